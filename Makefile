@@ -1,0 +1,66 @@
+# Two commands matter: `make up` (a cluster to play with) and `make test` (everything we check).
+# Both set themselves up: Python 3.11 or newer and make are all they need.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+NODES ?= 3
+SEED ?= 1
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Pins the build backend too, which pip installs in a place of its own.
+export PIP_CONSTRAINT := $(CURDIR)/requirements.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint format bench chaos sim sim-long image lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+$(STAMP): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "setup: $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "setup: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "setup: installing Holdfast and its tools at the versions of requirements.lock"
+	@$(BIN)/python -m pip install --quiet --editable '.[test,bench,grpc]'
+	@touch $@
+	@echo "setup: done"
+
+up: $(STAMP) ## start NODES=3 real nodes here, data in ./data; Ctrl-C stops them
+	@exec $(BIN)/holdfast up --nodes $(NODES)
+
+lint: $(STAMP) ## ruff, formatting, mypy --strict
+	@echo "lint: ruff check" && $(BIN)/ruff check --quiet .
+	@echo "lint: ruff format" && $(BIN)/ruff format --quiet --check . || { $(BIN)/ruff format --check .; exit 1; }
+	@echo "lint: mypy --strict" && $(BIN)/mypy --strict --no-error-summary
+
+format: $(STAMP) ## rewrite the sources as ruff format has them
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+test: lint ## everything but Docker: lint, types, tests, simulation
+	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" --durations=10 $(PYTEST_ARGS)
+
+sim: $(STAMP) ## one simulated run: make sim SEED=42
+	@$(BIN)/python -m tests.sim --seed $(SEED)
+
+sim-long: $(STAMP) ## 10,000 simulated runs
+	@$(BIN)/python -m tests.sim --long
+
+bench: $(STAMP) ## commits per second and latency, next to etcd if it is installed
+	@$(BIN)/python -m bench.consensus
+
+image: $(STAMP) ## the Docker image holdfast:dev, without a network during the build
+	@PYTHON=$(BIN)/python docker/build-image
+
+chaos: $(STAMP) ## kill, cut and pause real containers of docker-compose.yml
+	@$(BIN)/python -m tests.chaos
+
+lock: ## renew requirements.lock from the bounds in pyproject.toml
+	@docker/make-lock $(PYTHON)
+
+clean: ## remove the venv, caches and built files (not ./data)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build docker/wheels
+	@find coordinator cluster tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

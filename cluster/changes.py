@@ -1,0 +1,172 @@
+"""Changing the cluster: members in and out, leadership handed over. Leader only.
+
+Each change is refused, with the reason and the remedy, unless it is safe now: this term's first entry applied, no
+other change on its way, and a quorum of the new configuration answering (H6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.engine import Engine
+from cluster.guards import Guards
+from cluster.leadership import Leadership
+from cluster.membership import PAYLOAD_KIND, Membership, encode
+from cluster.options import Timing
+from cluster.ports import Clock, Committed, Denied, Member, Message, Unknown
+from cluster.proposer import Done, Proposer
+
+_PROMOTE_TIMEOUT = 10.0
+_CAUGHT_UP_ENTRIES = 64
+
+
+class Changes:
+    def __init__(
+        self,
+        engine: Engine,
+        membership: Membership,
+        leadership: Leadership,
+        proposer: Proposer,
+        *,
+        timing: Timing,
+        clock: Clock,
+        guards: Guards,
+        send: Callable[[str, Message], bool],
+    ) -> None:
+        self._engine = engine
+        self._membership = membership
+        self._leadership = leadership
+        self._proposer = proposer
+        self._timing = timing
+        self._clock = clock
+        self._guards = guards
+        self._send = send
+        self._transfer: tuple[str, int, float, Done] | None = None
+        self._leaving: list[tuple[Member, float]] = []
+
+    # --- members ---------------------------------------------------------------------------------------------
+
+    def add(self, member: Member, timeout: float, done: Done) -> None:
+        """As a learner first; it votes once it has caught up."""
+        denied = self._not_now()
+        if denied is None and self._membership.member(member.id) is not None:
+            denied = Denied("member_exists", f"{member.id} is a member already")
+        elif denied is None and any(held.peer == member.peer for held in self._membership.members):
+            denied = Denied("address_taken", f"another member already uses the peer address {member.peer}")
+        if denied is not None:
+            done(denied)
+            return
+        self._change((*self._membership.members, replace(member, voter=False)), timeout, done)
+
+    def remove(self, node_id: str, timeout: float, done: Done) -> None:
+        denied = self._not_now() or self._may_not_remove(node_id)
+        if denied is not None:
+            done(denied)
+            return
+        until = self._clock.now() + 2 * self._timing.election_max
+        self._leaving += [(held, until) for held in self._membership.members if held.id == node_id]
+        self._change(tuple(held for held in self._membership.members if held.id != node_id), timeout, done)
+
+    def _may_not_remove(self, node_id: str) -> Denied | None:
+        member = self._membership.member(node_id)
+        if member is None:
+            return Denied("not_a_member", f"{node_id} is not a member")
+        if node_id == self._engine.node_id:
+            return Denied("is_leader", f"{node_id} leads: transfer leadership first, then remove it")
+        if member.voter and self._guards.membership_one and not self._has_quorum(self._membership.voters - {node_id}):
+            return Denied(
+                "quorum_at_risk", "too few of the remaining members answer: bring them back, or add others, first"
+            )
+        return None
+
+    def _not_now(self) -> Denied | None:
+        if not self._engine.is_leader:
+            return Denied("not_leader", "this node does not lead: ask the leader")
+        if not self._guards.membership_one:
+            return None
+        if not self._leadership.ready:
+            return Denied("not_ready", "the leader is new and has not committed its first entry: try again")
+        if self._membership.pending(self._engine.commit_index):
+            return Denied("change_pending", "another membership change is not committed yet: try again after it")
+        if not self._has_quorum(self._membership.voters):
+            return Denied("quorum_at_risk", "no quorum of the members answers: nothing is changed in that state")
+        return None
+
+    def _has_quorum(self, voters: frozenset[str]) -> bool:
+        answering = [peer for peer in voters if peer == self._engine.node_id or self._leadership.fresh(peer)]
+        return len(answering) > len(voters) / 2
+
+    def _change(self, members: tuple[Member, ...], timeout: float, done: Done) -> None:
+        self._proposer.append_alone(PAYLOAD_KIND + encode(members), timeout, done)
+        self._engine.hurry()
+
+    def promote_learners(self) -> None:
+        """Give a learner its vote once it holds nearly all that is committed and answers."""
+        if not self._membership.learners or self._not_now() is not None:
+            return
+        for member in self._membership.members:
+            behind = self._engine.commit_index - self._engine.match_index(member.id)
+            if not member.voter and behind <= _CAUGHT_UP_ENTRIES and self._leadership.fresh(member.id):
+                members = tuple(replace(held, voter=held.voter or held is member) for held in self._membership.members)
+                self._change(members, _PROMOTE_TIMEOUT, lambda _outcome: None)
+                return
+
+    def listeners(self) -> frozenset[str]:
+        """Learners, and members that were just removed: they are sent the entry that says so."""
+        now = self._clock.now()
+        self._leaving = [held for held in self._leaving if held[1] > now]
+        return self._membership.learners | {member.id for member in self.leaving}
+
+    @property
+    def leaving(self) -> list[Member]:
+        return [member for member, _until in self._leaving if self._membership.member(member.id) is None]
+
+    # --- leadership ------------------------------------------------------------------------------------------
+
+    def transfer(self, target: str | None, timeout: float, done: Done) -> None:
+        """Hand leadership to `target`, or to the member that is furthest along."""
+        others = self._membership.voters - {self._engine.node_id}
+        candidates = sorted(
+            (self._engine.match_index(peer), peer)
+            for peer in others
+            if self._leadership.fresh(peer) and target in (None, peer)
+        )
+        if not self._engine.is_leader or not self._leadership.ready:
+            done(Denied("not_leader", "this node does not lead: ask the leader"))
+        elif self._transfer is not None:
+            done(Denied("change_pending", "leadership is being handed over already"))
+        elif not candidates:
+            who = target or "any other voter"
+            done(Denied("no_target", f"{who} does not answer or may not vote: leadership stays here"))
+        else:
+            self._proposer.paused = True
+            deadline = self._clock.now() + min(timeout, 2 * self._timing.election_max)
+            self._transfer = (candidates[-1][1], self._engine.term, deadline, done)
+            self.step()
+
+    def step(self) -> None:
+        """Once the target holds everything: give up the lease, tell it to campaign, wait for the outcome."""
+        if self._transfer is None:
+            return
+        target, term, deadline, done = self._transfer
+        leads = self._engine.is_leader and self._engine.term == term
+        if not leads and self._engine.leader is not None:
+            self._finish(done, Committed(self._engine.applied_index, 0, self._engine.leader))
+        elif self._clock.now() > deadline:
+            was_told = leads and self._leadership.relinquished
+            self._finish(done, Unknown("transfer_timeout", f"{target} did not take over in time"))
+            if was_told:
+                # The lease is gone for this term; a new election gives the cluster one again.
+                self._engine.step_down(term)
+        elif leads and self._holds_everything(target) and not self._leadership.relinquished:
+            self._leadership.relinquish()
+            self._send(target, {"type": "timeout_now", "term": term})
+
+    def _holds_everything(self, peer: str) -> bool:
+        return self._engine.match_index(peer) >= self._engine.journal.last_index
+
+    def _finish(self, done: Done, outcome: Committed | Unknown) -> None:
+        self._transfer = None
+        self._proposer.paused = False
+        done(outcome)

@@ -1,0 +1,174 @@
+"""Who may be elected, and when this node gives its vote.
+
+The library campaigns as soon as its deadline passes and votes for whoever asks. Here its deadline is held back
+until a majority has said that it would vote (pre-vote), and its vote is withheld while a leader that was heard
+may still count on it (lease rules 1, 2, 7, 8 and 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.engine import Engine
+from cluster.guards import Guards
+from cluster.leadership import Leadership
+from cluster.membership import Membership
+from cluster.options import Timing
+from cluster.ports import Clock, Message, Random
+
+
+class Elections:
+    def __init__(
+        self,
+        engine: Engine,
+        membership: Membership,
+        leadership: Leadership,
+        *,
+        timing: Timing,
+        clock: Clock,
+        random: Random,
+        guards: Guards,
+        send: Callable[[str, Message], bool],
+    ) -> None:
+        self._engine = engine
+        self._membership = membership
+        self._leadership = leadership
+        self._timing = timing
+        self._clock = clock
+        self._random = random
+        self._guards = guards
+        self._send = send
+        self._withhold_until = clock.now() + timing.election_min if guards.restart_wait else 0.0
+        self._promise: tuple[str, int] | None = None
+        self._round_term = 0
+        self._granted: set[str] = set()
+        self._transfer: tuple[str, int] | None = None
+        self._was_leader = False
+        self._counted: set[tuple[int, str]] = set()
+
+    # --- the promise to a leader -----------------------------------------------------------------------------
+
+    def heard_leader(self, peer: str, term: int) -> None:
+        """An append was accepted: no vote for anybody else for Δ from now (rule 1)."""
+        self._promise = (peer, term)
+        if self._guards.vote_withholding:
+            self._withhold_until = max(self._withhold_until, self._clock.now() + self._timing.election_min)
+
+    @property
+    def withholding(self) -> bool:
+        return self._clock.now() < self._withhold_until
+
+    def may_vote(self, message: Message) -> bool:
+        """Whether the library may see this request for a vote."""
+        if not self._membership.votes:
+            return False
+        transfer = message.get("transfer")
+        if transfer is not None and not self._guards.transfer_mark:
+            return True
+        if transfer is not None and tuple(transfer) == self._promise and message["term"] == transfer[1] + 1:
+            return True
+        if self._engine.is_leader and self._leadership.quorum_fresh() and self._guards.vote_withholding:
+            return False
+        return not self.withholding
+
+    def counts_vote(self, peer: str, term: int) -> bool:
+        """One vote a voter and term; only of voters."""
+        if peer not in self._membership.voters:
+            return False
+        if (term, peer) in self._counted and self._guards.one_vote:
+            return False
+        self._counted = {held for held in self._counted if held[0] >= term} | {(term, peer)}
+        return True
+
+    # --- campaigning -----------------------------------------------------------------------------------------
+
+    def before_tick(self) -> None:
+        """Hold the library's election deadline back unless this node may campaign now."""
+        engine, now = self._engine, self._clock.now()
+        if engine.is_leader:
+            self._was_leader = True
+            return
+        if self._was_leader:
+            # The library leaves the deadline of long ago behind when a leader steps down.
+            self._was_leader = False
+            engine.election_deadline = max(engine.election_deadline, now + engine.random_timeout())
+        if engine.election_deadline >= now:
+            return
+        if not self._membership.votes:
+            engine.election_deadline = now + engine.random_timeout()
+        elif self._transfer == (engine.leader, engine.term):
+            return
+        elif now < self._withhold_until:
+            engine.election_deadline = self._withhold_until
+        elif self._guards.pre_vote and not self._majority_agrees():
+            self._ask_around()
+
+    def _majority_agrees(self) -> bool:
+        others = self._membership.voters - {self._engine.node_id}
+        if self._round_term != self._engine.term + 1:
+            return not others
+        return all(
+            len((self._granted & voters) | {self._engine.node_id}) > len(voters) / 2
+            for voters in self._membership.voter_sets(self._engine.commit_index)[-1:]
+        )
+
+    def _ask_around(self) -> None:
+        engine = self._engine
+        self._round_term, self._granted = engine.term + 1, set()
+        # Refusals are cheap and often only a matter of a few milliseconds: ask again soon.
+        pause = self._timing.heartbeat * (1 + self._random.random())
+        engine.election_deadline = self._clock.now() + pause
+        for peer in sorted(self._membership.voters - {engine.node_id}):
+            self._send(
+                peer,
+                {
+                    "type": "pre_vote",
+                    "term": self._round_term,
+                    "last_log_index": engine.journal.last_index,
+                    "last_log_term": engine.journal.last_term,
+                },
+            )
+
+    def on_pre_vote(self, peer: str, message: Message) -> None:
+        journal = self._engine.journal
+        up_to_date = (message["last_log_term"], message["last_log_index"]) >= (journal.last_term, journal.last_index)
+        busy = self.withholding or (self._engine.is_leader and self._leadership.quorum_fresh())
+        granted = message["term"] > self._engine.term and up_to_date and not busy and self._membership.votes
+        self._send(
+            peer,
+            {
+                "type": "pre_vote_reply",
+                "term": message["term"],
+                "granted": granted,
+                "current_term": self._engine.term,
+                "withheld": busy,
+            },
+        )
+
+    def on_pre_vote_reply(self, peer: str, message: Message) -> None:
+        if message["current_term"] > self._engine.term:
+            self._engine.step_down(message["current_term"])
+        elif message["granted"] and message["term"] == self._round_term == self._engine.term + 1:
+            self._granted.add(peer)
+            if not self._engine.is_leader and self._majority_agrees() and not self.withholding:
+                self._engine.campaign_at_once()
+
+    def on_stale_term(self, message: Message) -> None:
+        """A follower is in a higher term and refuses us (rule 8): give up and catch up with it."""
+        if message["current_term"] > self._engine.term:
+            self._leadership.relinquish()
+            self._engine.step_down(message["current_term"])
+
+    # --- hand-over -------------------------------------------------------------------------------------------
+
+    def on_timeout_now(self, peer: str, message: Message) -> None:
+        """The leader asks this node to take over at once; it has given up its lease (rule 9)."""
+        if peer == self._engine.leader and message["term"] == self._engine.term and self._membership.votes:
+            self._transfer = (peer, message["term"])
+            self._engine.campaign_at_once()
+
+    def transfer_mark(self, term: int) -> tuple[str, int] | None:
+        """What a request for votes in `term` carries when a leader asked for this election."""
+        if self._transfer is not None and self._transfer[1] + 1 == term:
+            return self._transfer
+        return None

@@ -1,0 +1,78 @@
+"""Messages from peers, held until the next step, then each to the part it is for.
+
+Nothing is heard from a peer before it has shown the data directory it is known by (`cluster.identity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.ports import Message
+from cluster.status import PeerReport
+
+if TYPE_CHECKING:
+    from cluster.node import ClusterNode
+
+Handler = Callable[[str, Message], None]
+
+
+class Inbox:
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+        self._messages: list[tuple[str, Message]] = []
+        self._admitted: set[str] = set()
+        self._refused: set[str] = set()
+        self._handlers: dict[str, Handler] = {
+            "status": self._on_status,
+            "echo": self._on_echo,
+            "pre_vote": node.elections.on_pre_vote,
+            "pre_vote_reply": node.elections.on_pre_vote_reply,
+            "stale_term": lambda _peer, message: node.elections.on_stale_term(message),
+            "timeout_now": node.elections.on_timeout_now,
+            "read_index": node.reads.on_read_index,
+            "read_index_reply": lambda _peer, message: node.reads.on_read_index_reply(message),
+            "forward": node.proposer.on_forward,
+            "forward_reply": node.proposer.on_forward_reply,
+        }
+
+    def add(self, peer: str, message: Message) -> None:
+        self._messages.append((peer, message))
+
+    def unlinked(self, peer: str) -> None:
+        """What it said on a link that is gone is not heard any more; on the next one it shows itself again."""
+        self._admitted.discard(peer)
+        self._messages = [held for held in self._messages if held[0] != peer]
+
+    def take(self) -> None:
+        messages, self._messages = self._messages, []
+        for peer, message in messages:
+            if peer in self._admitted or message["type"] == "status":
+                self._handlers.get(message["type"], self._to_library)(peer, message)
+
+    def _to_library(self, peer: str, message: Message) -> None:
+        node = self._node
+        filtered = node.filters.incoming(peer, message)
+        if filtered is not None:
+            node.engine.deliver(peer, filtered)
+            node.filters.delivered(peer, filtered)
+            node.follow_log()
+
+    def _on_status(self, peer: str, message: Message) -> None:
+        node = self._node
+        if node.identity.admits(peer, message["store_id"]) or not node.guards.store_identity:
+            if peer not in self._admitted:
+                self._admitted.add(peer)
+                node.engine.linked(peer)
+                node.engine.hurry()
+            node.board.on_report(peer, PeerReport.of(message))
+            node.board.on_config(message["config_index"], message["config"])
+        elif peer not in self._refused:
+            self._refused.add(peer)
+            node.on_event("peer_lost_its_directory", {"peer": peer, "do": f"holdfast member replace {peer}"})
+
+    def _on_echo(self, peer: str, message: Message) -> None:
+        node = self._node
+        if message["term"] == node.engine.term and node.engine.is_leader and node.engine.knows(peer):
+            node.leadership.on_echo(peer, message["term"], message["echo"])
+            node.engine.heard(peer)

@@ -1,0 +1,123 @@
+"""Who is in the cluster, as the log says it.
+
+A configuration is an entry of the log and counts from the moment it is in the log (Raft thesis §4.1), so a
+truncated entry takes its configuration with it and a restart finds the latest one in the journal. Changes go one
+at a time, each by one voter at most: any majority before meets any majority after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgpack
+
+from cluster.ports import Disk, Member
+
+PAYLOAD_KIND = b"m"
+_BASE_NAME = "members"
+
+
+class Membership:
+    """The configurations in the log, oldest first; the last one is in force."""
+
+    def __init__(self, node_id: str, base: tuple[Member, ...]) -> None:
+        self._node_id = node_id
+        self._configs: list[tuple[int, tuple[Member, ...]]] = [(0, base)]
+        self.version = 0
+        """Grows with every change of the configuration in force."""
+
+    # --- fed by the journal ----------------------------------------------------------------------------------
+
+    def on_add(self, index: int, command: bytes) -> None:
+        if command[:2] == b"\0" + PAYLOAD_KIND and index > self.index:
+            self._configs.append((index, decode(command[2:])))
+            self.version += 1
+
+    def on_truncate(self, index: int) -> None:
+        kept = self._configs[:1] + [held for held in self._configs[1:] if held[0] < index]
+        if len(kept) != len(self._configs):
+            self._configs = kept
+            self.version += 1
+
+    def restore(self, index: int, config: bytes) -> None:
+        """A snapshot replaces all that was known up to its index."""
+        later = [held for held in self._configs if held[0] > index]
+        self._configs = [(index, decode(config)), *later]
+        self.version += 1
+
+    # --- what it knows ---------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self._configs[-1][1]
+
+    @property
+    def index(self) -> int:
+        return self._configs[-1][0]
+
+    def member(self, node_id: str) -> Member | None:
+        return next((member for member in self.members if member.id == node_id), None)
+
+    @property
+    def voters(self) -> frozenset[str]:
+        return _voters(self.members)
+
+    @property
+    def learners(self) -> frozenset[str]:
+        return frozenset(member.id for member in self.members if not member.voter)
+
+    @property
+    def votes(self) -> bool:
+        """Whether this node's own vote counts."""
+        return self._node_id in self.voters
+
+    def pending(self, commit_index: int) -> bool:
+        """A change is in the log and not committed yet."""
+        return self.index > commit_index
+
+    def voter_sets(self, commit_index: int) -> list[frozenset[str]]:
+        """The voters that must agree: those in force and, until a change commits, those before it."""
+        sets = [_voters(members) for index, members in self._configs if index > commit_index]
+        committed = [_voters(members) for index, members in self._configs if index <= commit_index]
+        return committed[-1:] + sets
+
+    def encoded_at(self, index: int) -> bytes:
+        """The configuration that was in force at `index`, for a snapshot taken there."""
+        return encode([members for held, members in self._configs if held <= index][-1])
+
+    def forget_before(self, index: int) -> None:
+        """Drop configurations that a snapshot at `index` has made unreachable."""
+        reached = [held for held in self._configs if held[0] <= index]
+        if len(reached) > 1:
+            self._configs = self._configs[len(reached) - 1 :]
+
+
+def _voters(members: Iterable[Member]) -> frozenset[str]:
+    return frozenset(member.id for member in members if member.voter)
+
+
+def encode(members: Iterable[Member]) -> bytes:
+    rows = [[member.id, member.peer, member.http, member.voter] for member in members]
+    return bytes(msgpack.packb(rows))
+
+
+def decode(body: bytes) -> tuple[Member, ...]:
+    return tuple(Member(*row) for row in msgpack.unpackb(body))
+
+
+def first_members(disk: Disk, directory: str, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The configuration this data directory began with. Settings that change later do not rewrite history."""
+    path = f"{directory}/{_BASE_NAME}"
+    if _BASE_NAME in disk.names(directory):
+        file = disk.open(path)
+        try:
+            return decode(file.pread(file.size(), 0))
+        finally:
+            file.close()
+    file = disk.create(path + ".tmp")
+    file.pwrite(encode(members), 0)
+    file.fdatasync()
+    file.close()
+    disk.rename(path + ".tmp", path)
+    disk.sync_directory(directory)
+    return members

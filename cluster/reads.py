@@ -1,0 +1,192 @@
+"""Linearizable reads without writing: the read index, on the leader and from any follower.
+
+A read may be served from applied state once this node has applied everything that was committed when the read
+arrived. The leader knows that index while its lease holds; without it a quorum must confirm, after the read
+arrived, that it still leads. Pending reads die with the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.engine import Engine
+from cluster.guards import Guards
+from cluster.leadership import Leadership
+from cluster.ports import Clock, Denied, Message
+
+ReadDone = Callable[[int | Denied], None]
+_MAX_WAITING = 100_000
+
+
+@dataclass(slots=True)
+class _Read:
+    asked_at: float
+    deadline: float
+    done: ReadDone
+
+
+@dataclass(slots=True)
+class _Confirming:
+    """A read index that the leader has noted and must still confirm."""
+
+    term: int
+    noted_at: float
+    index: int
+    answer: Callable[[int | None], None]
+
+
+class Reads:
+    def __init__(
+        self,
+        engine: Engine,
+        leadership: Leadership,
+        *,
+        incarnation: int,
+        retry_after: float,
+        clock: Clock,
+        guards: Guards,
+        send: Callable[[str, Message], bool],
+    ) -> None:
+        self._engine = engine
+        self._leadership = leadership
+        self._retry_after = retry_after
+        self._clock = clock
+        self._guards = guards
+        self._send = send
+        self._waiting: list[_Read] = []
+        self._confirming: list[_Confirming] = []
+        self._asked: dict[int, list[_Read]] = {}
+        self._ask_not_before = -1e18
+        self._applying: list[tuple[int, _Read]] = []
+        self._nonce = (incarnation & 0xFFFF_FFFF) << 20
+        self.fresh_as_of = -1e18
+        """Everything committed by then (on this node's clock) is applied here."""
+
+    def submit(self, timeout: float, done: ReadDone) -> None:
+        now = self._clock.now()
+        if self._engine.is_leader and self._lease_serves():
+            # Rule 5: the lease is checked after the read arrived.
+            self.fresh_as_of = now
+            done(self._engine.applied_index)
+        elif len(self._waiting) >= _MAX_WAITING:
+            done(Denied("overloaded", "too many reads are waiting: try again later"))
+        else:
+            self._waiting.append(_Read(now, now + timeout, done))
+
+    def _lease_serves(self) -> bool:
+        if not self._guards.lease_checked_for_reads:
+            return True
+        return self._leadership.lease_valid() and self._engine.applied_index >= self._engine.commit_index
+
+    # --- driven by the node ----------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        self._confirm()
+        if self._waiting:
+            self._ask()
+        self._settle()
+
+    def _ask(self) -> None:
+        now = self._clock.now()
+        if now < self._ask_not_before:
+            return
+        leader = self._engine.leader
+        if self._engine.is_leader and self._leadership.ready:
+            reads, self._waiting = self._waiting, []
+            self._note(lambda index: self._place(reads, index))
+        elif leader is not None and leader != self._engine.node_id:
+            self._nonce += 1
+            if self._send(leader, {"type": "read_index", "nonce": self._nonce}):
+                self._asked[self._nonce], self._waiting = self._waiting, []
+                # Reads that come while this one is on its way share the next request.
+                self._ask_not_before = now + self._retry_after
+
+    def _note(self, answer: Callable[[int | None], None]) -> None:
+        engine = self._engine
+        if self._leadership.lease_valid():
+            answer(engine.commit_index)
+            return
+        self._confirming.append(_Confirming(engine.term, self._clock.now(), engine.commit_index, answer))
+        engine.hurry()
+
+    def _confirm(self) -> None:
+        """Answer the noted reads that a quorum has confirmed; those of an older term never will be (rule 6)."""
+        pending, self._confirming = self._confirming, []
+        for noted in pending:
+            moved_on = noted.term != self._engine.term or not self._engine.is_leader
+            if moved_on and self._guards.reads_die_with_term:
+                noted.answer(None)
+            elif self._leadership.confirmed_since(noted.noted_at):
+                noted.answer(noted.index)
+            else:
+                self._confirming.append(noted)
+
+    def _place(self, reads: list[_Read], index: int | None) -> None:
+        if index is None:
+            self._waiting = reads + self._waiting
+        else:
+            self._applying += [(index, read) for read in reads]
+
+    def _settle(self) -> None:
+        """Serve what is applied far enough, end what is late."""
+        now, applied = self._clock.now(), self._engine.applied_index
+        still: list[tuple[int, _Read]] = []
+        for index, read in self._applying:
+            if index <= applied:
+                self.fresh_as_of = max(self.fresh_as_of, read.asked_at)
+                read.done(applied)
+            else:
+                still.append((index, read))
+        self._applying = [held for held in still if not _late(held[1], now)]
+        self._waiting = [read for read in self._waiting if not _late(read, now)]
+        for nonce in list(self._asked):
+            self._asked[nonce] = [read for read in self._asked[nonce] if not _late(read, now)]
+            if not self._asked[nonce]:
+                del self._asked[nonce]
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._waiting or self._confirming or self._asked or self._applying)
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def on_read_index(self, peer: str, message: Message) -> None:
+        nonce = message["nonce"]
+
+        def answer(index: int | None) -> None:
+            self._send(peer, {"type": "read_index_reply", "nonce": nonce, "index": index, "term": self._engine.term})
+
+        if self._leadership.ready:
+            self._note(answer)
+        else:
+            answer(None)
+
+    def on_read_index_reply(self, message: Message) -> None:
+        """A fresh nonce a request: an answer to an older one finds nobody waiting."""
+        reads = self._asked.pop(message["nonce"], None)
+        if reads:
+            self._place(reads, message["index"])
+            if message["index"] is not None:
+                self._ask_not_before = -1e18
+
+    def leader_changed(self) -> None:
+        for reads in self._asked.values():
+            self._waiting += reads
+        self._asked = {}
+
+    def unlinked(self) -> None:
+        self.leader_changed()
+
+    def close(self) -> None:
+        self.leader_changed()
+        for read in self._waiting + [read for _, read in self._applying]:
+            read.done(Denied("stopping", "this node is stopping: ask another"))
+        self._waiting, self._applying, self._confirming = [], [], []
+
+
+def _late(read: _Read, now: float) -> bool:
+    if read.deadline > now:
+        return False
+    read.done(Denied("no_leader", "no leader confirmed the read in time: try again"))
+    return True

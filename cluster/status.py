@@ -1,0 +1,166 @@
+"""What a node tells about itself and has heard of the others: for people and for routing, never for safety."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.membership import decode, encode
+from cluster.ports import Member, Message
+
+if TYPE_CHECKING:
+    from cluster.node import ClusterNode
+
+_REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    pid: int
+    applied: int
+    term: int
+    role: str
+    now_ms: int
+    store_id: int
+
+    @staticmethod
+    def of(message: Message) -> PeerReport:
+        return PeerReport(
+            message["pid"],
+            message["applied"],
+            message["term"],
+            message["role"],
+            message["now_ms"],
+            message["store_id"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What is known here of one member; None where it has not been heard."""
+
+    id: str
+    role: str
+    http: str
+    peer: str
+    pid: int | None
+    term: int | None
+    applied: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    node_id: str
+    cluster_id: str
+    leader: str | None
+    term: int
+    commit: int
+    applied: int
+    now_ms: int
+    lease: bool
+    members: list[MemberStatus]
+    ready: bool
+    reason: str
+
+
+class StatusBoard:
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+        self._reports: dict[str, PeerReport] = {}
+        self._report_at = 0.0
+        self._linked: set[str] = set()
+        self._told: tuple[int, tuple[Member, ...]] = (0, ())
+
+    def on_report(self, peer: str, report: PeerReport) -> None:
+        self._reports[peer] = report
+
+    def on_config(self, index: int, config: bytes) -> None:
+        """A peer's configuration, which may be newer than the one in this node's log."""
+        if index > self._told[0]:
+            self._told = (index, decode(config))
+
+    @property
+    def introduced(self) -> tuple[Member, ...]:
+        """Members that joined while this node was away: it must let their links in to hear of it (thesis 4.2.2)."""
+        return self._told[1] if self._told[0] > self._node.membership.index else ()
+
+    def forget(self, peer: str) -> None:
+        self._reports.pop(peer, None)
+        self._linked.discard(peer)
+
+    def greet(self, peer: str) -> None:
+        self._linked.add(peer)
+        self._node.outbox.add(peer, self._own_report())
+
+    def report(self) -> None:
+        now = self._node.clock.now()
+        if now < self._report_at:
+            return
+        self._report_at = now + _REPORT_EVERY_S
+        message = self._own_report()
+        # All that are linked, not the members only: one that joins knows of no members before it is heard.
+        for peer in sorted(self._linked):
+            self._node.outbox.add(peer, message)
+
+    def _role(self) -> str:
+        if self._node.engine.is_leader:
+            return "leader"
+        return "follower" if self._node.membership.votes else "learner"
+
+    def _own_report(self) -> Message:
+        node = self._node
+        own = node.membership.member(node.options.node_id)
+        return {
+            "type": "status",
+            "pid": node.pid,
+            "applied": node.engine.applied_index,
+            "term": node.engine.term,
+            "role": self._role(),
+            "http": own.http if own is not None else "",
+            "now_ms": node.cluster_clock.applied_ms,
+            "store_id": node.identity.store_id,
+            "config_index": node.membership.index,
+            "config": encode(node.membership.members),
+        }
+
+    def status(self) -> Status:
+        node = self._node
+        engine, me = node.engine, node.options.node_id
+        members = []
+        for member in node.membership.members:
+            report = self._reports.get(member.id)
+            if member.id == me:
+                report = PeerReport.of(self._own_report())
+            role = "leader" if member.id == engine.leader else "follower" if member.voter else "learner"
+            known = (None, None, None) if report is None else (report.pid, report.term, report.applied)
+            members.append(MemberStatus(member.id, role, member.http, member.peer, *known))
+        ready, reason = self._readiness()
+        return Status(
+            node_id=me,
+            cluster_id=node.options.cluster_id,
+            leader=engine.leader,
+            term=engine.term,
+            commit=engine.commit_index,
+            applied=engine.applied_index,
+            now_ms=node.cluster_clock.applied_ms,
+            lease=node.leadership.lease_valid(),
+            members=members,
+            ready=ready,
+            reason=reason,
+        )
+
+    def _readiness(self) -> tuple[bool, str]:
+        node = self._node
+        if node.dead is not None:
+            return False, node.dead
+        if node.membership.member(node.options.node_id) is None:
+            if node.membership.index == 0 and not node.membership.members:
+                return False, "waiting for a leader to add this node: holdfast member add"
+            return False, "this node was removed from the cluster"
+        if node.engine.leader is None:
+            return False, "no leader is known: an election is under way, or a quorum is missing"
+        if node.engine.is_leader and not node.leadership.ready:
+            return False, "elected, but the first entry of the term is not committed yet"
+        if node.engine.applied_index < node.engine.commit_index:
+            return False, "catching up"
+        return True, "ready"

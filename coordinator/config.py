@@ -1,0 +1,387 @@
+"""A node's configuration: a TOML file plus a few environment variables, checked before anything starts.
+
+Every mistake becomes one `ConfigError` sentence that names the key and the fix: unknown keys (with the nearest known
+one), wrong types, and relations between fields. What the settings do lives where they are used; the cluster's own
+relations live in `cluster.options`. configs/production.toml shows every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from cluster.options import ClusterOptions, Limits, OptionsError, Timing
+from cluster.ports import Member
+from coordinator.addresses import AddressError, is_loopback, is_wildcard, split_address
+
+DEVELOPMENT_SECRET = "holdfast-development-secret"  # noqa: S105 - public on purpose, refused beyond loopback below
+SECRET_BYTES_MIN = 16
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+ENVIRONMENT = {
+    "HOLDFAST_NODE_ID": "node_id",
+    "HOLDFAST_CLUSTER_ID": "cluster_id",
+    "HOLDFAST_DATA_DIR": "data_dir",
+    "HOLDFAST_HTTP": "http",
+    "HOLDFAST_PEER": "peer",
+    "HOLDFAST_HTTP_ADVERTISE": "http_advertise",
+    "HOLDFAST_PEER_ADVERTISE": "peer_advertise",
+    "HOLDFAST_SECRET": "secret",
+    "HOLDFAST_SECRET_FILE": "secret_file",
+    "HOLDFAST_INSECURE": "insecure",
+    "HOLDFAST_MEMBERS": "members",
+    "HOLDFAST_LOG_LEVEL": "log.level",
+    "HOLDFAST_LOG_FORMAT": "log.format",
+}
+"""Variables that override the file: what a container needs. An empty one counts as absent. Others are not looked at,
+because orchestrators inject names of their own (`HOLDFAST_PORT`, …)."""
+
+_ROOT: dict[str, type] = {
+    "node_id": str,
+    "cluster_id": str,
+    "data_dir": str,
+    "http": str,
+    "peer": str,
+    "http_advertise": str,
+    "peer_advertise": str,
+    "secret": str,
+    "secret_file": str,
+    "insecure": bool,
+    "members": list,
+    "timing": dict,
+    "limits": dict,
+    "tls": dict,
+    "log": dict,
+}
+_REQUIRED = ("node_id", "cluster_id", "data_dir", "http", "peer")
+_MEMBER: dict[str, type] = {"id": str, "peer": str, "http": str}
+_TLS: dict[str, type] = {"cert": str, "key": str, "ca": str}
+_LOG: dict[str, type] = {"level": str, "format": str}
+_TIMING: dict[str, type] = {f.name: float for f in fields(Timing)}
+_LIMITS: dict[str, type] = {f.name: int for f in fields(Limits)}
+_TYPE_NAMES = {
+    str: "text in quotes",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list of tables, [[members]]",
+    dict: "a table",
+}
+
+Table = dict[str, Any]
+_Settings = TypeVar("_Settings", Timing, Limits)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot work, in one sentence with the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the peers' mutual TLS finds its certificate, private key and the authority both sides must be signed by."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """All settings of one node, with defaults filled in and every relation checked."""
+
+    node_id: str
+    cluster_id: str
+    data_dir: Path
+    http: str
+    peer: str
+    http_advertise: str
+    peer_advertise: str
+    secret: bytes = field(repr=False)
+    members: tuple[Member, ...] = ()
+    insecure: bool = False
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
+    tls: TlsFiles | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    def cluster_options(self) -> ClusterOptions:
+        return ClusterOptions(
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            data_dir=str(self.data_dir),
+            members=self.members,
+            timing=self.timing,
+            limits=self.limits,
+        )
+
+
+def known_keys() -> list[str]:
+    """Every key a file may have, with its table: `node_id`, `members.peer`, `timing.heartbeat`, …"""
+    tables = {"members": _MEMBER, "timing": _TIMING, "limits": _LIMITS, "tls": _TLS, "log": _LOG}
+    return [f"{key}.{inner}" for key in _ROOT if key in tables for inner in tables[key]] + [
+        key for key in _ROOT if key not in tables
+    ]
+
+
+def load_config(path: Path, environment: Mapping[str, str] | None = None) -> NodeConfig:
+    """The node described by the file at `path`, whose relative paths start at the file's own directory."""
+    try:
+        root = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}; check the path given to --config") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    try:
+        _override(root, os.environ if environment is None else environment)
+        return parse_config(root, path.resolve().parent)
+    except (ConfigError, OptionsError, AddressError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_config(root: Table, directory: Path) -> NodeConfig:
+    """The node described by a parsed file; relative paths start at `directory`."""
+    _check_table(root, _ROOT, "")
+    missing = [key for key in _REQUIRED if key not in root]
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing; add a line like {missing[0]} = {_example(missing[0])}")
+    members = _members(root.get("members", []))
+    http, peer = root["http"], root["peer"]
+    log = _table(root, "log", _LOG)
+    config = NodeConfig(
+        node_id=root["node_id"],
+        cluster_id=root["cluster_id"],
+        data_dir=directory / root["data_dir"],
+        http=http,
+        peer=peer,
+        http_advertise=_advertised("http", root, members),
+        peer_advertise=_advertised("peer", root, members),
+        secret=_secret(root, directory),
+        members=members,
+        insecure=root.get("insecure", False),
+        timing=_settings(Timing, _table(root, "timing", _TIMING)),
+        limits=_settings(Limits, _table(root, "limits", _LIMITS)),
+        tls=_tls(_table(root, "tls", _TLS), directory),
+        log_level=cast(Any, _choice("log.level", log.get("level", "info"), LOG_LEVELS)),
+        log_format=cast(Any, _choice("log.format", log.get("format", "text"), LOG_FORMATS)),
+    )
+    _check_relations(config)
+    return config
+
+
+# --- tables and keys ------------------------------------------------------------------------------------------------
+
+
+def _check_table(table: Table, known: Mapping[str, type], prefix: str) -> None:
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{prefix}{key} is not a setting{_suggestion(key, prefix, known)}")
+        wanted = known[key]
+        fits = isinstance(value, (int, float)) if wanted is float else isinstance(value, wanted)
+        if not fits or (isinstance(value, bool) and wanted is not bool):
+            raise ConfigError(f"{prefix}{key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
+        if wanted is str and not value:
+            raise ConfigError(f"{prefix}{key} is empty; give it a value or leave the line out")
+
+
+def _suggestion(key: str, prefix: str, known: Iterable[str]) -> str:
+    """The nearest known key, here or in another table."""
+    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {prefix}{near[0]}?"
+    elsewhere = [name for name in known_keys() if name.rpartition(".")[2] == key]
+    elsewhere += difflib.get_close_matches(prefix + key, known_keys(), n=1, cutoff=0.6)
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    return f"; remove it (settings here: {', '.join(known)})"
+
+
+def _table(root: Table, name: str, known: Mapping[str, type]) -> Table:
+    table = cast(Table, root.get(name, {}))
+    _check_table(table, known, f"{name}.")
+    return table
+
+
+def _settings(kind: type[_Settings], table: Table) -> _Settings:
+    return kind(**table)
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        near = difflib.get_close_matches(value, choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{name} {value!r} must be one of {', '.join(choices)}{hint}")
+    return value
+
+
+def _example(key: str) -> str:
+    return {
+        "node_id": '"n1"',
+        "cluster_id": '"production"',
+        "data_dir": '"/var/lib/holdfast"',
+        "http": '"127.0.0.1:7101"',
+        "peer": '"127.0.0.1:7201"',
+    }[key]
+
+
+# --- environment ----------------------------------------------------------------------------------------------------
+
+
+def _override(root: Table, environment: Mapping[str, str]) -> None:
+    for variable, key in ENVIRONMENT.items():
+        text = environment.get(variable, "")
+        if not text:
+            continue
+        table_name, _, name = key.rpartition(".")
+        table = root.setdefault(table_name, {}) if table_name else root
+        if not isinstance(table, dict):
+            continue  # the file's own mistake, named when the tables are checked
+        if name == "insecure":
+            table[name] = _environment_flag(variable, text)
+        elif name == "members":
+            table[name] = _environment_members(variable, text)
+        else:
+            table[name] = text
+        if name in ("secret", "secret_file"):
+            # The environment's way of giving the secret replaces the file's way.
+            other = "secret_file" if name == "secret" else "secret"
+            if not environment.get(f"HOLDFAST_{other.upper()}"):
+                table.pop(other, None)
+
+
+def _environment_flag(variable: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ConfigError(f"{variable} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _environment_members(variable: str, text: str) -> list[Table]:
+    """`n1=peer-host:7200,http-host:7100;n2=…`"""
+    members = []
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        node, equals, addresses = part.partition("=")
+        peer, comma, http = addresses.partition(",")
+        if not equals or not comma:
+            raise ConfigError(f"{variable} has {part!r}; write each member as id=peer-host:port,http-host:port")
+        members.append({"id": node.strip(), "peer": peer.strip(), "http": http.strip()})
+    return members
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def _members(entries: list[Any]) -> tuple[Member, ...]:
+    members = []
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict):
+            raise ConfigError("members must be a list of tables, [[members]], each with id, peer and http")
+        _check_table(entry, _MEMBER, "members.")
+        for key in _MEMBER:
+            if key not in entry:
+                raise ConfigError(f"members.{key} is missing in the [[members]] table number {number}; add it")
+        for key in ("peer", "http"):
+            host, _ = split_address(f"members.{key}", entry[key])
+            if is_wildcard(host):
+                raise ConfigError(f"members.{key} {entry[key]!r} is no address others can dial; name the host")
+        members.append(Member(id=entry["id"], peer=entry["peer"], http=entry["http"]))
+    return tuple(members)
+
+
+def _advertised(kind: Literal["http", "peer"], root: Table, members: tuple[Member, ...]) -> str:
+    """What the others dial: said outright, else this node's entry in members, else the listening address."""
+    host, _ = split_address(kind, root[kind])
+    said: str | None = root.get(f"{kind}_advertise")
+    own = next((getattr(member, kind) for member in members if member.id == root["node_id"]), None)
+    if said is not None:
+        split_address(f"{kind}_advertise", said)
+        if own is not None and own != said:
+            raise ConfigError(
+                f"{kind}_advertise {said!r} differs from this node's members.{kind} {own!r}; make them the same"
+            )
+        return said
+    if own is not None:
+        return cast(str, own)
+    if is_wildcard(host):
+        raise ConfigError(f"{kind} {root[kind]!r} is no address others can dial; add {kind}_advertise")
+    return cast(str, root[kind])
+
+
+def _secret(root: Table, directory: Path) -> bytes:
+    if "secret" in root and "secret_file" in root:
+        raise ConfigError("secret and secret_file are both given; keep one")
+    if "secret_file" in root:
+        name, secret = "secret_file", _read_secret(directory / root["secret_file"])
+    elif "secret" in root:
+        name, secret = "secret", root["secret"].encode()
+    else:
+        raise ConfigError("secret_file is missing; make one with `openssl rand -hex 32` and copy it to every node")
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(
+            f"{name} holds {len(secret)} bytes and needs at least {SECRET_BYTES_MIN}; `openssl rand -hex 32` makes one"
+        )
+    return secret
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"secret_file {path} cannot be read: {error.strerror or error}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"secret_file {path} can be read by others (mode {stat.S_IMODE(mode):04o}); chmod 600 it")
+    return secret
+
+
+def _tls(table: Table, directory: Path) -> TlsFiles | None:
+    if not table:
+        return None
+    missing = [key for key in _TLS if key not in table]
+    if missing:
+        raise ConfigError(f"tls.{missing[0]} is missing; [tls] needs cert, key and ca together")
+    files = TlsFiles(**{key: directory / table[key] for key in _TLS})
+    for key in _TLS:
+        if not getattr(files, key).is_file():
+            raise ConfigError(f"tls.{key} names {getattr(files, key)}, which is not a file")
+    if stat.S_IMODE(files.key.stat().st_mode) & 0o077:
+        raise ConfigError(f"tls.key {files.key} can be read by others; chmod 600 it")
+    return files
+
+
+# --- relations ------------------------------------------------------------------------------------------------------
+
+
+def _check_relations(config: NodeConfig) -> None:
+    config.cluster_options().check()
+    if config.http == config.peer:
+        raise ConfigError(f"http and peer are both {config.http!r}; give each its own port")
+    dialled = [address for member in config.members for address in (member.http, member.peer)]
+    repeated = sorted({address for address in dialled if dialled.count(address) > 1})
+    if repeated:
+        raise ConfigError(f"members has the address {repeated[0]!r} twice; every node needs addresses of its own")
+    if not config.insecure:
+        _check_exposure(config)
+
+
+def _check_exposure(config: NodeConfig) -> None:
+    """Beyond loopback only what is protected, unless the file says `insecure = true` in so many words."""
+    way_out = "listen on 127.0.0.1, or write insecure = true if only trusted hosts reach this network"
+    if not is_loopback(split_address("http", config.http)[0]):
+        raise ConfigError(
+            f"http {config.http!r} is open to other hosts, and clients are not authenticated yet; {way_out}"
+        )
+    published = config.secret == DEVELOPMENT_SECRET.encode()
+    if published and config.tls is None and not is_loopback(split_address("peer", config.peer)[0]):
+        raise ConfigError(
+            f"peer {config.peer!r} is open to other hosts with the published development secret; "
+            "make one with `openssl rand -hex 32`"
+        )

@@ -1,0 +1,75 @@
+"""The aiohttp application: routes, the one error shape, and the headers every answer carries."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from coordinator.http import cluster_routes, health
+from coordinator.http.bodies import respond
+from coordinator.http.errors import ApiError
+from coordinator.http.forwarding import forwarding_client
+from coordinator.http.keys import NODE
+from coordinator.http.ports import NodeView
+
+BODY_BYTES_MAX = 1 << 20
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def build_app(node: NodeView, *, body_bytes_max: int = BODY_BYTES_MAX) -> web.Application:
+    """The whole REST interface in front of `node`."""
+    app = web.Application(middlewares=[_one_error_shape], client_max_size=body_bytes_max)
+    app[NODE] = node
+    app.on_response_prepare.append(_add_headers)
+    app.cleanup_ctx.append(forwarding_client)
+    app.add_routes(health.routes())
+    app.add_routes(cluster_routes.routes())
+    return app
+
+
+@web.middleware
+async def _one_error_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        _refuse_large(request)
+        return await handler(request)
+    except ApiError as error:
+        return respond(request, error.body(), error.status, error.headers())
+    except web.HTTPException as error:
+        shaped = _from_aiohttp(request, error)
+        kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return respond(request, shaped.body(), shaped.status, kept)
+    except Exception:
+        # A bug in a route. The request may have reached the cluster before it, so the outcome is unknown.
+        _LOGGER.exception("%s %s failed", request.method, request.path)
+        shaped = ApiError(500, "internal", "a bug in this node; its log has the trace", outcome="unknown")
+        return respond(request, shaped.body(), shaped.status)
+
+
+def _refuse_large(request: web.Request) -> None:
+    """By Content-Length, before a byte of the body is read; aiohttp stops chunked bodies at the same size."""
+    limit_bytes = request.app._client_max_size
+    if request.content_length is not None and request.content_length > limit_bytes:
+        raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, actual_size=request.content_length)
+
+
+def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
+    match error:
+        case web.HTTPNotFound():
+            return ApiError(404, "not_found", f"there is nothing at {request.path}")
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return ApiError(405, "method_not_allowed", f"{request.path} takes {allowed}, not {request.method}")
+        case web.HTTPRequestEntityTooLarge():
+            return ApiError(413, "too_large", "the body is larger than this node accepts; send less at a time")
+        case _:
+            return ApiError(error.status, "bad_request", error.reason)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    status = request.app[NODE].status()
+    response.headers["X-Holdfast-Revision"] = str(status.applied if status else 0)
+    response.headers["X-Holdfast-Leader"] = (status.leader if status else None) or ""
+    response.headers["Server"] = "holdfast"

@@ -1,0 +1,75 @@
+"""The one error shape, and which status a refusal gets.
+
+`outcome` tells the client what to do: `denied` (nothing happened, and the same request fails again), `retry` (nothing
+happened, send it again), `unknown` (it may have happened; repeat it only under the same request id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from cluster.ports import Denied, Unknown
+
+ErrorOutcome = Literal["denied", "retry", "unknown"]
+
+RETRY_AFTER_S = 1
+
+_DENIALS: dict[str, tuple[int, ErrorOutcome]] = {
+    "no_leader": (503, "retry"),
+    "not_leader": (503, "retry"),
+    "not_ready": (503, "retry"),
+    "replaced": (503, "retry"),
+    "stopping": (503, "retry"),
+    "quorum_at_risk": (503, "retry"),
+    "overloaded": (429, "retry"),
+    "change_pending": (409, "retry"),
+    "snapshot_running": (409, "retry"),
+    "not_a_member": (404, "denied"),
+    "too_large": (413, "denied"),
+}
+"""Denials of the cluster that are not plain conflicts. Every other code is 409, denied."""
+
+
+class ApiError(Exception):
+    """Ends a request with the one error shape. Raised by routes, turned into an answer by the middleware."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        outcome: ErrorOutcome = "denied",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.outcome = outcome
+        self.details = dict(details or {})
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "code": self.code,
+                "message": self.message,
+                "outcome": self.outcome,
+                "details": self.details,
+            }
+        }
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.outcome == "retry" else {}
+
+
+def bad_request(message: str, **details: Any) -> ApiError:
+    return ApiError(400, "bad_request", message, details=details)
+
+
+def from_outcome(outcome: Denied | Unknown) -> ApiError:
+    if isinstance(outcome, Unknown):
+        return ApiError(503, outcome.code, outcome.message, outcome="unknown")
+    status, meaning = _DENIALS.get(outcome.code, (409, "denied"))
+    return ApiError(status, outcome.code, outcome.message, outcome=meaning)

@@ -1,0 +1,107 @@
+"""What the REST interface asks of the node behind it. `cluster.host.Host` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cluster.ports import Denied, Member, Outcome
+
+
+class MemberView(Protocol):
+    """One member as this node knows it; None where it has not heard."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def http(self) -> str: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def term(self) -> int | None: ...
+    @property
+    def applied(self) -> int | None: ...
+
+
+class StatusView(Protocol):
+    """This node's view of its cluster at one moment. `leader` is an id; `reason` says why it is not ready."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def leader(self) -> str | None: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def applied(self) -> int: ...
+    @property
+    def members(self) -> Sequence[MemberView]: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class HostPort(Protocol):
+    """The operations of a running cluster node. Timeouts are seconds."""
+
+    def status(self) -> StatusView: ...
+
+    async def propose(self, command: bytes, timeout: float) -> Outcome: ...
+
+    async def read_index(self, timeout: float) -> int | Denied: ...
+
+    async def add_member(self, member: Member, timeout: float) -> Outcome: ...
+
+    async def remove_member(self, node_id: str, timeout: float) -> Outcome: ...
+
+    async def transfer(self, target: str | None, timeout: float) -> Outcome: ...
+
+    async def snapshot(self, timeout: float) -> Outcome: ...
+
+
+class NodeView:
+    """The node as the routes see it: the host, and how far its life has come.
+
+    The HTTP port answers from the first moment to the last, longer than the host can, so routes ask here first.
+    """
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self._host: HostPort | None = None
+        self._phase = "starting"
+
+    def mark_running(self, host: HostPort) -> None:
+        self._host = host
+        self._phase = "running"
+
+    def mark_stopping(self) -> None:
+        self._phase = "stopping"
+
+    def mark_stopped(self) -> None:
+        """From here on the host is not asked any more."""
+        self._host = None
+        self._phase = "stopping"
+
+    @property
+    def host(self) -> HostPort | None:
+        """The host while it can be asked, else None."""
+        return self._host
+
+    def status(self) -> StatusView | None:
+        return None if self._host is None else self._host.status()
+
+    def unready_reason(self) -> str | None:
+        """None when this node serves; else why not."""
+        if self._phase == "starting":
+            return "the node is starting: it reads its snapshot and journal"
+        if self._phase == "stopping" or self._host is None:
+            return "the node is stopping"
+        status = self._host.status()
+        return None if status.ready else status.reason

@@ -1,0 +1,24 @@
+"""Listening: opens the HTTP port, and closes it without cutting off requests under way."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from coordinator.addresses import split_address
+
+DRAIN_S = 5.0
+
+
+class HttpServer:
+    """One app on one address. `stop` refuses new connections at once and waits for the requests under way."""
+
+    def __init__(self, app: web.Application, listen: str) -> None:
+        self._host, self._port = split_address("http", listen)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=DRAIN_S)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()

@@ -1,0 +1,1 @@
+"""One file per invariant of the cluster. Each checker sees the run as it happens and raises `Violation`."""

@@ -1,0 +1,132 @@
+"""The checker itself: histories known to be good, and histories known to be bad."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation, check, is_linearizable, step
+from tests.checkers.violation import Violation
+
+
+def op(called: float, returned: float, verb: str, *arguments: Any, result: Any = None, key: str = "r") -> Operation:
+    if returned == FOREVER:
+        result = UNKNOWN
+    elif result is None and verb in ("put", "append"):
+        result = ("ok", arguments[0]) if verb == "put" else ("ok",)
+    return Operation("c", key, verb, arguments, called, returned, result)
+
+
+GOOD = {
+    "nothing": [],
+    "read of nothing": [op(0, 1, "read", result=None)],
+    "one after the other": [op(0, 1, "put", "a"), op(2, 3, "read", result="a")],
+    "a read beside a write sees the old value": [op(0, 5, "put", "a"), op(1, 2, "read", result=None)],
+    "a read beside a write sees the new value": [op(0, 5, "put", "a"), op(1, 2, "read", result="a")],
+    "two writes at once, in the order of their return": [
+        op(0, 5, "put", "a"),
+        op(0, 4, "put", "b"),
+        op(6, 7, "read", result="b"),
+    ],
+    "an open write that happened late": [
+        op(0, FOREVER, "put", "a"),
+        op(1, 2, "put", "b"),
+        op(3, 4, "read", result="b"),
+        op(5, 6, "read", result="a"),
+    ],
+    "an open write that never happened": [op(0, FOREVER, "put", "a"), op(1, 2, "read", result=None)],
+    "an open compare-and-set that was seen": [
+        op(0, 1, "put", "a"),
+        op(2, FOREVER, "cas", "a", "b"),
+        op(3, 4, "read", result="b"),
+    ],
+    "a refused compare-and-set tells the value": [
+        op(0, 1, "put", "a"),
+        op(2, 3, "cas", "x", "b", result=("denied", "a")),
+    ],
+    "appends at once": [
+        op(0, 5, "append", 1),
+        op(0, 5, "append", 2),
+        op(6, 7, "read", result=(2, 1)),
+    ],
+    "keys are apart": [op(0, 1, "put", "a"), op(2, 3, "read", result=None, key="other")],
+}
+
+BAD = {
+    "stale read": [op(0, 1, "put", "a"), op(2, 3, "put", "b"), op(4, 5, "read", result="a")],
+    "stale read after a newer read": [
+        op(0, 9, "put", "a"),
+        op(1, 2, "read", result="a"),
+        op(3, 4, "read", result=None),
+    ],
+    "lost write": [op(0, 1, "put", "a"), op(2, 3, "read", result=None)],
+    "lost append": [op(0, 1, "append", 1), op(2, 3, "append", 2), op(4, 5, "read", result=(2,))],
+    "doubled append": [op(0, 1, "append", 1), op(2, 3, "read", result=(1, 1))],
+    "reordered appends": [op(0, 1, "append", 1), op(2, 3, "append", 2), op(4, 5, "read", result=(2, 1))],
+    "double compare-and-set": [
+        op(0, 1, "put", "a"),
+        op(2, 6, "cas", "a", "b", result=("ok", "b")),
+        op(2, 6, "cas", "a", "c", result=("ok", "c")),
+    ],
+    "value from nowhere": [op(0, 1, "read", result="ghost")],
+    "an open write seen, then unseen": [
+        op(0, FOREVER, "put", "a"),
+        op(1, 2, "read", result="a"),
+        op(3, 4, "read", result=None),
+    ],
+    "an open write seen before its call": [op(0, 1, "read", result="a"), op(2, FOREVER, "put", "a")],
+    "a write seen after it was overwritten, with an open one beside": [
+        op(0, 1, "put", "a"),
+        op(0, FOREVER, "put", "x"),
+        op(2, 3, "put", "b"),
+        op(4, 5, "read", result="x"),
+        op(6, 7, "read", result="a"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_histories_pass(name: str) -> None:
+    check(GOOD[name])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_histories_are_found(name: str) -> None:
+    with pytest.raises(Violation, match="linearizable"):
+        check(BAD[name])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_histories_of_a_real_register_pass_and_altered_ones_do_not(seed: int) -> None:
+    """Each operation takes effect at a random moment between its call and its return; some never return."""
+    rng = random.Random(seed)
+    history = _history(rng, 300)
+    check(history)
+    reads = [operation for operation in history if operation.verb == "read" and operation.result is not None]
+    altered = rng.choice(reads)
+    altered.result = "ghost" if not isinstance(altered.result, tuple) else (*altered.result, "ghost")
+    assert not is_linearizable(history)
+
+
+def _history(rng: random.Random, count: int) -> list[Operation]:
+    operations: list[tuple[float, Operation]] = []
+    for number in range(count):
+        called = number + rng.random()
+        effect = called + rng.expovariate(0.5)
+        key = rng.choice("rs")
+        verb = rng.choice(("read", "append" if key == "s" else rng.choice(("put", "cas"))))
+        arguments: tuple[Any, ...] = () if verb == "read" else (number,)
+        if verb == "cas":
+            arguments = (rng.choice((None, number - 1, number - 2)), number)
+        operations.append((effect, Operation("c", key, verb, arguments, called, effect + rng.expovariate(0.5))))
+    states: dict[str, Any] = {}
+    for _, operation in sorted(operations, key=lambda held: held[0]):
+        state, operation.result = step(states.get(operation.key), operation)
+        if rng.random() < 0.1:
+            operation.returned, operation.result = FOREVER, UNKNOWN
+            if rng.random() < 0.5:
+                continue
+        states[operation.key] = state
+    return [operation for _, operation in operations]

@@ -1,0 +1,1 @@
+"""The command line, with real node processes where it starts any."""

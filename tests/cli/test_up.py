@@ -1,0 +1,132 @@
+"""`holdfast up` from greeting to the last process: real nodes, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from coordinator.cli import main
+from coordinator.config import load_config
+from coordinator.devcluster import DevClusterError, Layout
+from tests.cli.processes import Up, alive, free_base, up
+from tests.waiting import wait_until
+
+
+def pids(cluster: Up) -> dict[str, int]:
+    seen = wait_until(
+        lambda: (view := cluster.cluster(1)) and all(m["pid"] for m in view["members"]) and view, 10, "every pid"
+    )
+    return {member["id"]: member["pid"] for member in seen["members"]}
+
+
+def test_three_nodes_greet_fail_over_and_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with up(tmp_path / "data") as cluster:
+        before = pids(cluster)
+        first = cluster.cluster(1)
+        assert first is not None
+        assert [set(m) for m in first["members"]] == [{"id", "role", "http", "peer", "pid", "term", "applied"}] * 3
+        assert sorted(m["role"] for m in first["members"]) == ["follower", "follower", "leader"]
+        cluster.wait_for(f"curl http://{cluster.endpoint(1)}/api/v1/cluster")
+        cluster.wait_for(f"status --endpoint {cluster.endpoint(1)}")
+        cluster.wait_for(f"kill -9 {before[first['leader']]}")
+
+        assert main(["status", "--endpoint", cluster.endpoint(2)]) == 0
+        table = capsys.readouterr().out
+        assert all(node in table and str(pid) in table for node, pid in before.items())
+
+        os.kill(before[first["leader"]], signal.SIGKILL)
+        cluster.wait_for(f"{first['leader']} *** the process was killed by SIGKILL")
+        witness = next(number for number in (1, 2, 3) if f"n{number}" != first["leader"])
+        wait_until(
+            lambda: (view := cluster.cluster(witness)) and view["leader"] not in (None, first["leader"]),
+            10,
+            "a new leader",
+        )
+        assert cluster.end(signal.SIGINT) == 0
+        assert cluster.lines[-1] == "stopped"
+        assert not any(alive(pid) for pid in before.values())
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_one_and_five_nodes(tmp_path: Path, nodes: int) -> None:
+    with up(tmp_path / "data", nodes) as cluster:
+        assert len(pids(cluster)) == nodes
+        assert cluster.end() == 0
+
+
+def test_it_starts_again_on_its_data(tmp_path: Path) -> None:
+    with up(tmp_path / "data") as cluster:
+        before = cluster.cluster(1)
+    with up(tmp_path / "data", bases=cluster.bases) as cluster:
+        after = cluster.cluster(1)
+    assert before is not None
+    assert after is not None
+    assert after["term"] > before["term"]
+    assert after["revision"] > before["revision"]
+
+
+def test_nodes_die_with_a_killed_parent(tmp_path: Path) -> None:
+    with up(tmp_path / "data") as cluster:
+        nodes = pids(cluster)
+        cluster.process.kill()
+        cluster.process.wait(timeout=10)
+        wait_until(lambda: not any(alive(pid) for pid in nodes.values()), 15, "the nodes to end")
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_named_with_the_option(tmp_path: Path) -> None:
+    base = free_base(3)
+    with socket.create_server(("127.0.0.1", base + 2)):
+        with pytest.raises(DevClusterError, match=rf"127\.0\.0\.1:{base + 2} is in use .*--base-port or --http-base"):
+            Layout(tmp_path, 3, base, base + 100).check_ports()
+        with pytest.raises(DevClusterError, match="--base-port or --peer-base"):
+            Layout(tmp_path, 3, base + 100, base).check_ports()
+
+
+@pytest.mark.parametrize(("http", "peer", "words"), [(7100, 7101, "overlap"), (0, 7200, "do not exist")])
+def test_impossible_ports(tmp_path: Path, http: int, peer: int, words: str) -> None:
+    with pytest.raises(DevClusterError, match=words):
+        Layout(tmp_path, 3, http, peer).check_ports()
+
+
+def test_what_is_written_loads_and_is_private(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data", 3, 7100, 7200)
+    layout.write()
+    secret = tmp_path / "data" / "cluster.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    written = secret.read_text()
+    layout.write()
+    assert secret.read_text() == written
+    configs = [load_config(layout.config_path(node_id), {}) for node_id in layout.ids]
+    assert [config.http for config in configs] == ["127.0.0.1:7101", "127.0.0.1:7102", "127.0.0.1:7103"]
+    assert len({config.secret for config in configs}) == 1
+    assert len({config.data_dir for config in configs}) == 3
+
+
+def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    Layout(tmp_path, 3, 7100, 7200).write()
+    with pytest.raises(DevClusterError, match="cluster of 3 nodes: say --nodes 3"):
+        Layout(tmp_path, 5, 7100, 7200).write()
+    with pytest.raises(DevClusterError, match="on other ports"):
+        Layout(tmp_path, 3, 8100, 7200).write()
+
+
+def test_no_node_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--endpoint", "127.0.0.1:1"]) == 1
+    assert "is a node running there?" in capsys.readouterr().err
+
+
+def test_a_bad_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('nod_id = "n1"')
+    assert main(["node", "--config", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "did you mean node_id?" in told

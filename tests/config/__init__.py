@@ -1,0 +1,1 @@
+"""Configuration files: what loads, what is refused, and what the refusal says."""

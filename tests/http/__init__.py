@@ -1,0 +1,1 @@
+"""The REST interface in front of a scripted host: validation, error mapping, headers. Not how a cluster behaves."""

@@ -1,0 +1,287 @@
+"""/api/v1/cluster and the health routes: answers, refusals, and what reaches the host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgpack
+import pytest
+
+from cluster.ports import Denied, Member, Outcome, Unknown
+from tests.http.scripted import Client, ScriptedHost, ScriptedMember, serving, with_client
+
+MEMBER = {"id": "n4", "peer": "10.0.0.4:7200", "http": "10.0.0.4:7100"}
+
+
+def test_the_cluster_document() -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.get("/api/v1/cluster")
+        assert answer.status == 200
+        assert answer.headers["X-Holdfast-Revision"] == "17"
+        assert answer.headers["X-Holdfast-Leader"] == "n1"
+        body = await answer.json()
+        assert set(body) == {"cluster_id", "leader", "term", "revision", "members"}
+        assert (body["cluster_id"], body["leader"], body["term"], body["revision"]) == ("c", "n1", 3, 17)
+        assert [set(m) for m in body["members"]] == [{"id", "role", "http", "peer", "pid", "term", "applied"}] * 3
+
+    with_client(ScriptedHost(), scenario)
+
+
+def test_msgpack_by_accept_and_content_type() -> None:
+    host = ScriptedHost()
+
+    async def scenario(client: Client) -> None:
+        answer = await client.post(
+            "/api/v1/cluster/transfer",
+            data=msgpack.packb({"target": "n2"}),
+            headers={"Content-Type": "application/msgpack", "Accept": "application/msgpack"},
+        )
+        assert answer.status == 200
+        assert msgpack.unpackb(await answer.read())["leader"] == "n1"
+
+    with_client(host, scenario)
+    assert host.calls == [("transfer", "n2", 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "call"),
+    [
+        ("POST", "/members", MEMBER, ("add_member", Member("n4", "10.0.0.4:7200", "10.0.0.4:7100"), 30.0)),
+        ("DELETE", "/members/n4?timeout_ms=500", None, ("remove_member", "n4", 0.5)),
+        ("POST", "/transfer", None, ("transfer", None, 30.0)),
+        ("POST", "/transfer", {"target": "n3"}, ("transfer", "n3", 30.0)),
+        ("POST", "/snapshot", {}, ("snapshot", 30.0)),
+    ],
+)
+def test_operations_reach_the_host(method: str, path: str, body: Any, call: tuple[Any, ...]) -> None:
+    host = ScriptedHost()
+
+    async def scenario(client: Client) -> None:
+        answer = await client.request(method, "/api/v1/cluster" + path, json=body)
+        assert answer.status == 200, await answer.text()
+        assert (await answer.json())["cluster_id"] == "c"
+
+    with_client(host, scenario)
+    assert host.calls == [call]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "meaning"),
+    [
+        (Denied("no_leader", "m"), 503, "retry"),
+        (Denied("not_leader", "m"), 503, "retry"),
+        (Denied("stopping", "m"), 503, "retry"),
+        (Denied("overloaded", "m"), 429, "retry"),
+        (Denied("change_pending", "m"), 409, "retry"),
+        (Denied("not_a_member", "m"), 404, "denied"),
+        (Denied("too_large", "m"), 413, "denied"),
+        (Denied("anything_else", "m"), 409, "denied"),
+        (Unknown("timeout", "m"), 503, "unknown"),
+    ],
+)
+def test_outcomes(outcome: Outcome, status: int, meaning: str) -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.post("/api/v1/cluster/transfer")
+        assert answer.status == status
+        assert ("Retry-After" in answer.headers) == (meaning == "retry")
+        assert isinstance(outcome, Denied | Unknown)
+        expected = {"code": outcome.code, "message": "m", "outcome": meaning, "details": {}}
+        assert await answer.json() == {"error": expected}
+
+    with_client(ScriptedHost(outcome=outcome), scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/members", b"{", 400, "bad_request"),
+        ("POST", "/members", b"[]", 400, "bad_request"),
+        ("POST", "/members", b"[" * 4000, 400, "bad_request"),
+        ("POST", "/members", b"\xff\xfe", 400, "bad_request"),
+        ("POST", "/members", b"{}", 400, "bad_request"),
+        ("POST", "/members", b'{"id": "n4", "peer": "h:1"}', 400, "bad_request"),
+        ("POST", "/members", b'{"id": "n4", "peer": "h:1", "http": "h"}', 400, "bad_request"),
+        ("POST", "/members", b'{"id": "n4", "peer": "h:1", "http": "0.0.0.0:1"}', 400, "bad_request"),
+        ("POST", "/members", b'{"id": "n 4", "peer": "h:1", "http": "h:2"}', 400, "bad_request"),
+        ("POST", "/members", b'{"id": 4, "peer": "h:1", "http": "h:2"}', 400, "bad_request"),
+        ("POST", "/members", b'{"idd": "n4"}', 400, "bad_request"),
+        ("POST", "/members", b"x" * 5000, 413, "too_large"),
+        ("DELETE", "/members/" + "x" * 65, b"", 400, "bad_request"),
+        ("DELETE", "/members/n4?timeout_ms=0", b"", 400, "bad_request"),
+        ("DELETE", "/members/n4?timeout_ms=1e3", b"", 400, "bad_request"),
+        ("DELETE", "/members/n4?timeout_ms=" + "9" * 4000, b"", 400, "bad_request"),
+        ("POST", "/transfer", b'{"target": true}', 400, "bad_request"),
+        ("PUT", "/transfer", b"", 405, "method_not_allowed"),
+        ("GET", "/nothing", b"", 404, "not_found"),
+    ],
+)
+def test_refused_requests_never_reach_the_host(method: str, path: str, body: bytes, status: int, code: str) -> None:
+    host = ScriptedHost()
+
+    async def scenario(client: Client) -> None:
+        answer = await client.request(
+            method, "/api/v1/cluster" + path, data=body, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status == status
+        assert answer.headers["X-Holdfast-Leader"] == "n1"
+        error = (await answer.json())["error"]
+        assert set(error) == {"code", "message", "outcome", "details"}
+        assert (error["code"], error["outcome"]) == (code, "denied")
+
+    with_client(host, scenario)
+    assert host.calls == []
+
+
+def test_a_chunked_body_is_stopped_at_the_cap() -> None:
+    async def chunks() -> Any:
+        for _ in range(100):
+            yield b" " * 1024
+
+    async def scenario(client: Client) -> None:
+        answer = await client.post(
+            "/api/v1/cluster/members", data=chunks(), headers={"Content-Type": "application/json"}
+        )
+        assert answer.status == 413
+        assert (await answer.json())["error"]["code"] == "too_large"
+
+    with_client(ScriptedHost(), scenario)
+
+
+def test_an_unsupported_type() -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.post("/api/v1/cluster/transfer", data=b"<a/>", headers={"Content-Type": "text/xml"})
+        assert answer.status == 415
+
+    with_client(ScriptedHost(), scenario)
+
+
+def test_a_bug_in_a_route_is_an_unknown_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(ScriptedHost):
+        async def transfer(self, target: str | None, timeout: float) -> Outcome:
+            raise RuntimeError("planted")
+
+    async def scenario(client: Client) -> None:
+        answer = await client.post("/api/v1/cluster/transfer")
+        assert answer.status == 500
+        error = (await answer.json())["error"]
+        assert (error["code"], error["outcome"]) == ("internal", "unknown")
+        assert "planted" not in error["message"]
+
+    with_client(Broken(), scenario)
+    assert "planted" in caplog.text
+
+
+# --- health ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phase", "host", "ready"),
+    [
+        ("running", ScriptedHost(), True),
+        ("running", ScriptedHost(ready=False, reason="no leader is known"), False),
+        ("starting", ScriptedHost(), False),
+        ("stopping", ScriptedHost(), False),
+        ("stopped", ScriptedHost(), False),
+    ],
+)
+def test_health(phase: str, host: ScriptedHost, ready: bool) -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.get("/healthz")).status == 200
+        answer = await client.get("/readyz")
+        assert answer.status == (200 if ready else 503)
+        assert "X-Holdfast-Leader" in answer.headers
+        if not ready:
+            error = (await answer.json())["error"]
+            assert (error["code"], error["outcome"]) == ("not_ready", "retry")
+            assert error["message"] == host.reason or phase in ("starting", "stopping", "stopped")
+
+    with_client(host, scenario, phase=phase)
+
+
+def test_before_the_start_the_cluster_is_not_asked() -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.get("/api/v1/cluster")
+        assert answer.status == 503
+        assert (await answer.json())["error"]["outcome"] == "retry"
+        assert answer.headers["X-Holdfast-Revision"] == "0"
+        assert answer.headers["X-Holdfast-Leader"] == ""
+
+    with_client(ScriptedHost(), scenario, phase="starting")
+
+
+# --- forwarding -----------------------------------------------------------------------------------------------------
+
+
+def follower_of(address: str) -> ScriptedHost:
+    members = [ScriptedMember("n1"), ScriptedMember("n2", role="leader", http=address)]
+    return ScriptedHost(leader="n2", members=members)
+
+
+def test_a_follower_forwards_to_the_leader_once() -> None:
+    leader_host = ScriptedHost(node_id="n2", leader="n2", outcome=Denied("member_exists", "m"))
+
+    async def run() -> None:
+        async with serving(leader_host) as leader:
+            follower_host = follower_of(f"{leader.host}:{leader.port}")
+            async with serving(follower_host) as follower:
+                answer = await follower.post("/api/v1/cluster/members?timeout_ms=700", json=MEMBER)
+                assert answer.status == 409
+                assert (await answer.json())["error"]["code"] == "member_exists"
+                assert follower_host.calls == []
+                # The snapshot is the asked node's own.
+                assert (await follower.post("/api/v1/cluster/snapshot")).status == 200
+                assert follower_host.calls == [("snapshot", 30.0)]
+
+    asyncio.run(run())
+    assert [call[0] for call in leader_host.calls] == ["add_member"]
+    assert leader_host.calls[0][2] == 0.7
+
+
+def test_two_nodes_that_take_each_other_for_the_leader_do_not_loop() -> None:
+    async def run() -> None:
+        one, two = follower_of("-"), ScriptedHost(node_id="n2", leader="n1")
+        async with serving(one) as first, serving(two) as second:
+            one.members[1].http = f"{second.host}:{second.port}"
+            two.members[0].http = f"{first.host}:{first.port}"
+            answer = await first.post("/api/v1/cluster/transfer")
+            assert answer.status == 503
+            error = (await answer.json())["error"]
+            assert (error["code"], error["outcome"]) == ("not_leader", "retry")
+
+    asyncio.run(run())
+
+
+def test_a_leader_out_of_reach_means_retry() -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.post("/api/v1/cluster/transfer")
+        assert answer.status == 503
+        assert (await answer.json())["error"]["outcome"] == "retry"
+
+    with_client(follower_of("127.0.0.1:1"), scenario)
+
+
+def test_a_leader_lost_after_sending_means_unknown() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with serving(follower_of(f"127.0.0.1:{port}")) as client:
+                answer = await client.post("/api/v1/cluster/transfer")
+                assert answer.status == 503
+                assert (await answer.json())["error"]["outcome"] == "unknown"
+
+    asyncio.run(run())
+
+
+def test_no_leader_means_retry() -> None:
+    async def scenario(client: Client) -> None:
+        answer = await client.post("/api/v1/cluster/transfer")
+        assert answer.status == 503
+        assert (await answer.json())["error"]["code"] == "no_leader"
+
+    with_client(ScriptedHost(leader=None), scenario)

@@ -1,0 +1,1 @@
+"""The cluster in real processes: real sockets, real fsync, real signals."""

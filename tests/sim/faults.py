@@ -1,0 +1,274 @@
+"""Faults happen: each kind of `plan.Fault` done to a running world, and undone when its time is over."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import partial
+
+from cluster.node import ClusterNode
+from tests.sim.disk import SimCrash
+from tests.sim.members import Members
+from tests.sim.network import Weather
+from tests.sim.plan import Fault
+from tests.sim.world import Site, World
+
+_PAIRS = set[tuple[str, str]]
+
+
+class Faults:
+    """Plays a list of faults. `calm` ends all of them."""
+
+    def __init__(self, world: World, members: Members, faults: Iterable[Fault]) -> None:
+        self._world = world
+        self._members = members
+        self.happened: Counter[str] = Counter()
+        self._cuts: list[_PAIRS] = []
+        self._weathers: list[Weather] = []
+        self._sick: set[str] = set()
+        """Whose disk was made to fail: they may stop themselves."""
+        self._calm = False
+        world.down_watchers.append(self._on_down)
+        self._down_for: dict[str, float] = {}
+        for fault in faults:
+            world.at(fault.at, lambda fault=fault: self._begin(fault))
+
+    def is_sick(self, name: str) -> bool:
+        return name in self._sick
+
+    def _begin(self, fault: Fault) -> None:
+        if self._calm:
+            return
+        self._world.note("*", "fault", str(fault))
+        if getattr(self, f"_do_{fault.kind}")(fault) is not False:
+            self.happened[fault.kind] += 1
+
+    def calm(self) -> None:
+        """No fault any more: links up, disks well, everybody runs."""
+        self._calm = True
+        self._cuts.clear()
+        self._weathers.clear()
+        self._refresh_network()
+        self._world.heal()
+        for name, site in sorted(self._world.sites.items()):
+            site.before_disk = None
+            site.disk.full = False
+            site.disk._failures.clear()
+            self._world.resume(name)
+            if site.node is None and not self._members.is_gone(name):
+                self.restart(site)
+
+    # --- whom ------------------------------------------------------------------------------------------------
+
+    def _sites(self, fault: Fault) -> list[Site]:
+        """Those the fault meets that are up."""
+        up = [site for _, site in sorted(self._world.sites.items()) if site.node is not None]
+        if not up or fault.target == "all":
+            return up
+        leader = self._leader()
+        if fault.target == "leader" and leader is not None:
+            return [self._world.sites[leader.options.node_id]]
+        number = int(fault.dice[0] * 100) if fault.target == "leader" else int(fault.target)
+        return [up[number % len(up)]]
+
+    def _leader(self) -> ClusterNode | None:
+        return self._world.leader()
+
+    # --- network -----------------------------------------------------------------------------------------------
+
+    def _refresh_network(self) -> None:
+        self._world.network.cut = set().union(*self._cuts)
+        worst = Weather()
+        for weather in self._weathers:
+            for field in fields(Weather):
+                setattr(worst, field.name, max(getattr(worst, field.name), getattr(weather, field.name)))
+        self._world.network.weather = worst
+
+    def _cut(self, pairs: _PAIRS, seconds: float) -> None:
+        self._cuts.append(pairs)
+        self._refresh_network()
+        self._world.at(seconds, lambda: self._mend(pairs))
+
+    def _mend(self, pairs: _PAIRS) -> None:
+        self._cuts = [held for held in self._cuts if held is not pairs]
+        self._refresh_network()
+
+    def _do_weather(self, fault: Fault) -> None:
+        one, two, three, four = fault.dice
+        weather = Weather(
+            delay=(0.0005, (0.003, 0.02, 0.15)[int(three * 3)]),
+            slow_chance=0.05 * one,
+            drop=(0.0, 0.02, 0.2)[int(one * 3)],
+            duplicate=0.3 * two if two > 0.5 else 0.0,
+            reorder=0.3 * three if three > 0.5 else 0.0,
+            reset=0.01 * four if four > 0.6 else 0.0,
+        )
+        self._weathers.append(weather)
+        self._refresh_network()
+        self._world.at(fault.seconds, lambda: self._clear(weather))
+
+    def _clear(self, weather: Weather) -> None:
+        self._weathers = [held for held in self._weathers if held is not weather]
+        self._refresh_network()
+
+    def _do_reset(self, fault: Fault) -> None:
+        for site in self._sites(fault):
+            for other in sorted(self._world.sites):
+                self._world.network.reset(site.member.id, other)
+
+    def _do_one_way(self, fault: Fault) -> None:
+        names = sorted(self._world.sites)
+        for site in self._sites(fault)[:1]:
+            me, other = site.member.id, names[int(fault.dice[1] * len(names))]
+            chosen = names if fault.dice[2] < 0.5 else [other]
+            inward = fault.dice[3] < 0.5
+            self._cut({(name, me) if inward else (me, name) for name in chosen if name != me}, fault.seconds)
+
+    def _do_isolate(self, fault: Fault) -> None:
+        for site in self._sites(fault)[:1]:
+            self._cut(_around(site.member.id, self._world.sites), fault.seconds)
+
+    def _do_split(self, fault: Fault) -> None:
+        left, right = self._halves(fault)
+        self._cut(_between(left, right), fault.seconds)
+
+    def _do_bridge(self, fault: Fault) -> None:
+        """Two halves that only one node can reach both of."""
+        left, right = self._halves(fault)
+        names = sorted(self._world.sites)
+        middle = {names[int(fault.dice[0] * len(names))]}
+        self._cut(_between(left - middle, right - middle), fault.seconds)
+
+    def _halves(self, fault: Fault) -> tuple[set[str], set[str]]:
+        names = sorted(self._world.sites)
+        number = int(fault.dice[1] * (2 ** len(names)))
+        left = {name for position, name in enumerate(names) if number >> position & 1}
+        return left, set(names) - left
+
+    def _do_flap(self, fault: Fault) -> None:
+        for site in self._sites(fault)[:1]:
+            period = 0.1 + fault.dice[1]
+            pairs = _around(site.member.id, self._world.sites)
+            for turn in range(int(fault.seconds / period)):
+                self._world.at(turn * period, partial(self._blink, pairs, period / 2))
+
+    def _blink(self, pairs: _PAIRS, seconds: float) -> None:
+        if not self._calm:
+            self._cut(set(pairs), seconds)
+
+    # --- processes ---------------------------------------------------------------------------------------------
+
+    def _do_power_cut(self, fault: Fault) -> None:
+        for position, site in enumerate(self._sites(fault)):
+            self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
+            self._world.crash(site.member.id)
+
+    def _do_kill(self, fault: Fault) -> None:
+        for position, site in enumerate(self._sites(fault)):
+            self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
+            self._world.crash(site.member.id, power=False)
+
+    def _do_disk_crash(self, fault: Fault) -> None:
+        """The power fails between two file operations, perhaps again while the node starts."""
+        for site in self._sites(fault):
+            left = [int(fault.dice[1] * 60) + 1]
+            again = [fault.dice[2] < 0.5]
+
+            def count(_operation: str, _path: str, site: Site = site, left: list[int] = left, again=again) -> None:
+                left[0] -= 1
+                if left[0] > 0:
+                    return
+                if again.pop():
+                    left[0] = int(fault.dice[3] * 30) + 1
+                    again.append(False)
+                else:
+                    site.before_disk = None
+                self.happened["crash between file operations"] += 1
+                self._down_for[site.member.id] = fault.seconds
+                raise SimCrash("between two file operations")
+
+            site.before_disk = count
+
+    def _on_down(self, site: Site) -> None:
+        name = site.member.id
+        wait = self._down_for.pop(name, None)
+        if wait is None:
+            wait = self._world.rng.uniform(0.1, 2.0)
+        if self._calm:
+            wait = 0.1
+        self._world.at(wait, lambda: self.restart(site))
+
+    def restart(self, site: Site) -> None:
+        if site.node is None and not self._members.is_gone(site.member.id):
+            self._world.note(site.member.id, "start", site.life)
+            site.start()
+
+    def _do_stop(self, fault: Fault) -> None:
+        for site in self._sites(fault):
+            name, life = site.member.id, site.life
+            self._world.stop(name)
+            self._world.at(fault.seconds, lambda n=name, s=site, b=life: s.life == b and self._world.resume(n))
+
+    def _do_clock_rate(self, fault: Fault) -> None:
+        for site in self._sites(fault):
+            site.clock.set_rate(1 + self._world.timing.drift * (2 * fault.dice[1] - 1))
+
+    # --- disks -------------------------------------------------------------------------------------------------
+
+    def _well_minority(self, fault: Fault) -> list[Site]:
+        """One site, unless so many are sick already that a quorum would be lost."""
+        sites = self._sites(fault)[:1]
+        limit = (len(self._members.voters()) - 1) // 2
+        return sites if len(self._sick | {site.member.id for site in sites}) <= limit else []
+
+    def _do_disk_full(self, fault: Fault) -> bool:
+        sites = self._well_minority(fault)
+        for site in sites:
+            self._sick.add(site.member.id)
+            site.disk.room = int(fault.dice[1] * 3000)
+            self._world.at(fault.seconds, lambda s=site: self._make_well(s))
+        return bool(sites)
+
+    def _do_disk_error(self, fault: Fault) -> bool:
+        sites = self._well_minority(fault)
+        operations = ("fdatasync", "fdatasync", "pwrite", "sync_directory", "rename", "create", "unlink")
+        for site in sites:
+            self._sick.add(site.member.id)
+            operation = operations[int(fault.dice[1] * len(operations))]
+            site.disk.fail_next(operation, OSError(errno.EIO, "input/output error"))
+            self._world.at(fault.seconds, lambda s=site: self._make_well(s))
+        return bool(sites)
+
+    def _make_well(self, site: Site) -> None:
+        site.disk.full = False
+        site.disk._failures.clear()
+        self._sick.discard(site.member.id)
+
+    # --- the program's own doings --------------------------------------------------------------------------------
+
+    def _do_snapshot(self, fault: Fault) -> None:
+        for site in self._sites(fault):
+            if site.node is not None and not site.stopped:
+                site.run(lambda node=site.node: node.snapshot(5.0, lambda _outcome: None))
+
+    def _do_transfer(self, fault: Fault) -> None:
+        self._members.transfer()
+
+    def _do_add(self, fault: Fault) -> None:
+        self._members.add()
+
+    def _do_remove(self, fault: Fault) -> None:
+        self._members.remove(fault.dice[1])
+
+    def _do_replace(self, fault: Fault) -> None:
+        self._members.replace(fault.dice[1])
+
+
+def _around(name: str, names: Iterable[str]) -> _PAIRS:
+    return {pair for other in names if other != name for pair in ((name, other), (other, name))}
+
+
+def _between(left: set[str], right: set[str]) -> _PAIRS:
+    return {pair for one in left for other in right for pair in ((one, other), (other, one))}

@@ -1,0 +1,124 @@
+"""What one seed means: the size, the clocks, the limits, and the list of faults with their times.
+
+All of it is drawn before the run begins and stands in plain values, so a failing run can be repeated with fewer faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cluster.options import MIB, Limits, Timing
+
+WARM_UP_S = 2.0
+"""Before the first fault: time for a leader."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong at `at`, for `seconds`. `dice` decides its details, `target` whom it meets."""
+
+    at: float
+    kind: str
+    target: str
+    """`leader`, `all`, or a number that picks one of the nodes there are then."""
+    seconds: float
+    dice: tuple[float, ...]
+
+    def __str__(self) -> str:
+        dice = ", ".join(f"{value:.3f}" for value in self.dice)
+        return f"{self.at:7.3f} s  {self.kind:<12} {self.target:<7} for {self.seconds:5.2f} s  ({dice})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    nodes: int
+    seconds: float
+    clients: int
+    rate: float
+    rates: tuple[float, ...]
+    timing: Timing
+    limits: Limits
+    faults: tuple[Fault, ...]
+
+    def with_faults(self, faults: Sequence[Fault]) -> Plan:
+        return replace(self, faults=tuple(faults))
+
+
+KINDS: dict[str, tuple[float, Callable[[random.Random], float]]] = {
+    "weather": (3.0, lambda rng: rng.uniform(0.5, 5.0)),
+    "reset": (1.5, lambda rng: 0.0),
+    "one_way": (1.5, lambda rng: rng.uniform(0.1, 4.0)),
+    "isolate": (2.0, lambda rng: rng.uniform(0.1, 4.0)),
+    "split": (1.5, lambda rng: rng.uniform(0.3, 4.0)),
+    "bridge": (1.0, lambda rng: rng.uniform(0.3, 4.0)),
+    "flap": (0.7, lambda rng: rng.uniform(1.0, 3.0)),
+    "power_cut": (2.5, lambda rng: rng.uniform(0.05, 3.0)),
+    "kill": (1.0, lambda rng: rng.uniform(0.05, 2.0)),
+    "disk_crash": (2.0, lambda rng: rng.uniform(0.05, 2.0)),
+    "stop": (2.5, lambda rng: rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 4.0)))),
+    "clock_rate": (0.7, lambda rng: 0.0),
+    "snapshot": (1.5, lambda rng: 0.0),
+    "transfer": (1.5, lambda rng: 0.0),
+    "add": (0.8, lambda rng: 0.0),
+    "remove": (0.8, lambda rng: 0.0),
+    "replace": (0.6, lambda rng: 0.0),
+    "disk_full": (0.4, lambda rng: rng.uniform(0.3, 2.0)),
+    "disk_error": (0.5, lambda rng: rng.uniform(0.1, 1.0)),
+}
+"""How often each kind comes, and how long it lasts."""
+
+
+def draw(seed: int, nodes: int | None = None, seconds: float | None = None) -> Plan:
+    rng = random.Random(f"plan {seed}")
+    drawn_nodes = rng.choice((3, 3, 5))
+    drawn_seconds = rng.uniform(15, 25)
+    nodes, seconds = nodes or drawn_nodes, seconds or drawn_seconds
+    timing = Timing()
+    drift = timing.drift * rng.choice((0.0, 1.0, 1.0))
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        seconds=seconds,
+        clients=rng.randint(2, 6),
+        rate=rng.uniform(2, 20),
+        rates=tuple(1 + drift * rng.choice((-1, 1, rng.uniform(-1, 1))) for _ in range(nodes)),
+        timing=timing,
+        limits=_limits(rng),
+        faults=_faults(rng, seconds),
+    )
+
+
+def _limits(rng: random.Random) -> Limits:
+    """Small ones, so that segments roll, logs are compacted and snapshots travel in pieces all the time."""
+    log_bytes = rng.choice((2_000, 10_000, MIB))
+    return Limits(
+        command_bytes=64 * 1024,
+        entry_bytes=rng.choice((200, 2_000, 65_536)),
+        append_bytes=rng.choice((500, 5_000, MIB)),
+        frame_bytes=4 * MIB,
+        link_buffer_bytes=8 * MIB,
+        segment_bytes=rng.choice((1_000, 8_000, MIB)),
+        log_bytes=log_bytes,
+        log_entries=rng.choice((10, 50, 500)),
+        retain_bytes=rng.choice((0, log_bytes // 4, log_bytes)),
+        snapshot_chunk_bytes=rng.choice((100, 1_000, 65_536)),
+    )
+
+
+def _faults(rng: random.Random, seconds: float) -> tuple[Fault, ...]:
+    """Some runs are quiet, some are stormy, and each favours some kinds: the mixtures matter."""
+    every = rng.choice((0.4, 0.8, 1.5, 3.0))
+    weights = {kind: weight * rng.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for kind, (weight, _) in KINDS.items()}
+    weights["weather"] += 0.1
+    faults: list[Fault] = []
+    at = WARM_UP_S + rng.expovariate(1 / every)
+    while at < seconds:
+        kind = rng.choices(list(weights), list(weights.values()))[0]
+        target = rng.choice(("leader", "leader", "all" if rng.random() < 0.2 else "leader", *map(str, range(5))))
+        dice = tuple(rng.random() for _ in range(4))
+        faults.append(Fault(at, kind, target, KINDS[kind][1](rng), dice))
+        at += rng.expovariate(1 / every)
+    return tuple(faults)

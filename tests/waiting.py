@@ -1,0 +1,24 @@
+"""Waiting in tests: for a condition, with a deadline, never for a length of time.
+
+The one place in tests where real time passes on purpose; a test elsewhere that sleeps is refused by tests/meta.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T | None], timeout_s: float, what: str, poll_s: float = 0.05) -> T:
+    """The first truthy value of `condition`; fails with `what` when none came within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last seen: {value!r}")
+        time.sleep(poll_s)
