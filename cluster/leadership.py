@@ -38,8 +38,7 @@ class Leadership:
 
     def relinquish(self) -> None:
         """Give the lease up for the rest of this term: another node may be elected at any moment."""
-        if self._guards.relinquish:
-            self._relinquished_term = self._engine.term
+        self._relinquished_term = self._engine.term
 
     @property
     def relinquished(self) -> bool:
@@ -54,7 +53,7 @@ class Leadership:
         return self._engine.applied_index >= noop or not self._guards.lease_needs_noop
 
     def lease_valid(self) -> bool:
-        if not self.ready or self.relinquished:
+        if not self.ready or (self.relinquished and self._guards.relinquish):
             return False
         length = self._timing.lease if self._guards.clock_rate else self._timing.election_min
         return self._clock.now() < self._quorum_echo() + length

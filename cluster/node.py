@@ -246,8 +246,7 @@ class ClusterNode:
         if filtered is None:
             return False
         sent = self.outbox.add(peer, filtered)
-        if self.guards.pacing and (self.outbox.is_full(peer) or filtered.get("serialized", b"") is None):
-            # Also ends the library's loop when it has no snapshot to send yet.
+        if self.guards.pacing and (self.outbox.is_full(peer) or _ends_sending(filtered)):
             self.engine.pace(peer)
         return sent
 
@@ -391,3 +390,9 @@ class ClusterNode:
         peers = {member.id: member.peer for member in (*introduced, *self.membership.members, *self.changes.leaving)}
         peers.pop(self.options.node_id, None)
         self._transport.set_peers(peers)
+
+
+def _ends_sending(message: Message) -> bool:
+    """Where the library's loop must stop: with no snapshot to send yet, or after a snapshot's last chunk, when it
+    would go on from a place that only the snapshot's index can tell."""
+    return "serialized" in message and (message["serialized"] is None or bool(message["serialized"][2]))

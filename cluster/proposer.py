@@ -290,10 +290,11 @@ class Proposer:
                 )
 
     def leader_changed(self) -> None:
-        """Batches that the old leader never placed may or may not be in its log."""
-        forwards, self._forwards = self._forwards, {}
-        for forward in forwards.values():
-            _end_unknown(forward.proposals, "leader_changed", "the leader changed before it answered")
+        """Batches that the old leader never placed may or may not be in its log. The new one may have some already."""
+        lost = [sequence for sequence, forward in self._forwards.items() if forward.leader != self._engine.leader]
+        for sequence in lost:
+            proposals = self._forwards.pop(sequence).proposals
+            _end_unknown(proposals, "leader_changed", "the leader changed before it answered")
         self._waiting_peers.clear()
         self._own_entries.clear()
 
@@ -334,7 +335,9 @@ class Proposer:
             for place in places:
                 _end_unknown(place.proposals, "stopping", "this node stopped before the result was known")
         self._places.clear()
-        self.leader_changed()
+        for forward in self._forwards.values():
+            _end_unknown(forward.proposals, "stopping", "this node stopped before the leader answered")
+        self._forwards.clear()
 
     @property
     def queued_commands(self) -> int:

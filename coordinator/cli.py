@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from coordinator.endpoint import EndpointError, call
 
 DEFAULT_ENDPOINT = "127.0.0.1:7101"
 MEMBER_TIMEOUT_S = 60
+CATCH_UP_S = 300
 _PR_SET_PDEATHSIG = 1
 
 
@@ -76,6 +78,38 @@ def _member_add(options: argparse.Namespace) -> int:
     path = f"/api/v1/cluster/members?timeout_ms={MEMBER_TIMEOUT_S * 1000}"
     _print_cluster(call(options.endpoint, "POST", path, body, MEMBER_TIMEOUT_S + 5))
     return 0
+
+
+def _member_replace(options: argparse.Namespace) -> int:
+    """The new one first, until it votes; then the old one goes. No quorum gets smaller on the way."""
+    body = {"id": options.id, "peer": options.peer, "http": options.http}
+    cluster = call(options.endpoint, "GET", "/api/v1/cluster")
+    if options.old not in [member["id"] for member in cluster["members"]]:
+        raise EndpointError(f"{options.old} is not a member")
+    if options.id not in [member["id"] for member in cluster["members"]]:
+        path = f"/api/v1/cluster/members?timeout_ms={MEMBER_TIMEOUT_S * 1000}"
+        call(options.endpoint, "POST", path, body, MEMBER_TIMEOUT_S + 5)
+        print(f"{options.id} is a learner; waiting until it has caught up and votes")
+    _wait_for_vote(options.endpoint, options.id)
+    print(f"{options.id} votes; removing {options.old}")
+    if call(options.endpoint, "GET", "/api/v1/cluster")["leader"] == options.old:
+        call(options.endpoint, "POST", "/api/v1/cluster/transfer?timeout_ms=10000", {"target": options.id}, 15)
+    path = f"/api/v1/cluster/members/{options.old}?timeout_ms={MEMBER_TIMEOUT_S * 1000}"
+    _print_cluster(call(options.endpoint, "DELETE", path, None, MEMBER_TIMEOUT_S + 5))
+    return 0
+
+
+def _wait_for_vote(endpoint: str, node_id: str) -> None:
+    end = time.monotonic() + CATCH_UP_S
+    while time.monotonic() < end:
+        cluster = call(endpoint, "GET", "/api/v1/cluster")
+        if any(member["id"] == node_id and member["role"] != "learner" for member in cluster["members"]):
+            return
+        time.sleep(0.2)
+    raise EndpointError(
+        f"{node_id} has not caught up after {CATCH_UP_S} s: is it running, with no [[members]] of its own and the "
+        "cluster's secret? It stays a learner; run the same command again to go on"
+    )
 
 
 def _member_remove(options: argparse.Namespace) -> int:
@@ -165,13 +199,18 @@ def _add_operation(commands: Any, name: str, command: Callable[[argparse.Namespa
 
 
 def _add_member(commands: Any) -> None:
-    member = commands.add_parser("member", help="add or remove a member")
+    member = commands.add_parser("member", help="add, replace or remove a member")
     actions = member.add_subparsers(required=True, metavar="ACTION")
     add = _add_operation(actions, "add", _member_add, "add a node that is running without [[members]]")
     add.add_argument("id")
     add.add_argument("--peer", required=True, metavar="HOST:PORT")
     add.add_argument("--http", required=True, metavar="HOST:PORT")
     add.add_argument("--if-absent", action="store_true", help="a member of this id and these addresses is no mistake")
+    replace = _add_operation(actions, "replace", _member_replace, "put a new node in the place of a lost one")
+    replace.add_argument("old", help="the member to leave")
+    replace.add_argument("id", help="the new one, running without [[members]]")
+    replace.add_argument("--peer", required=True, metavar="HOST:PORT")
+    replace.add_argument("--http", required=True, metavar="HOST:PORT")
     remove = _add_operation(actions, "remove", _member_remove, "remove a member for good")
     remove.add_argument("id")
 

@@ -145,6 +145,13 @@ class Fleet:
         self.clients[name] = NodeClient(self._serve[name])
         return [name, self._peer[name], self._serve[name]]
 
+    def peer_address(self, name: str) -> str:
+        return self._peer[name]
+
+    def forget(self, name: str) -> None:
+        """It was removed from the cluster and killed: nobody asks it any more."""
+        del self.clients[name], self.processes[name]
+
     def signal(self, name: str, number: int) -> None:
         self.processes[name].send_signal(number)
 

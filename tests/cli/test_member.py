@@ -1,0 +1,73 @@
+"""`holdfast member replace` on real nodes: a member that lost its directory is ignored, then replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator.cli import main
+from tests.cli.processes import REPOSITORY, Up, free_base, up
+from tests.waiting import wait_until
+
+
+def start_node(path: Path, text: str, log: Path) -> subprocess.Popen[bytes]:
+    path.write_text(text)
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "coordinator.cli", "node", "--config", str(path)],
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=output,
+        )
+
+
+def roles(cluster: Up, number: int) -> dict[str, str]:
+    view = cluster.cluster(number)
+    return {member["id"]: member["role"] for member in view["members"]} if view else {}
+
+
+def test_a_member_that_lost_its_directory_is_ignored_and_can_be_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with up(tmp_path / "data") as cluster:
+        view = wait_until(lambda: cluster.cluster(1), 10, "the cluster")
+        lost = next(member for member in view["members"] if member["id"] != view["leader"])
+        witness = next(number for number in (1, 2, 3) if f"n{number}" == view["leader"])
+        pid = wait_until(
+            lambda: next(m["pid"] for m in (cluster.cluster(witness) or view)["members"] if m["id"] == lost["id"]),
+            10,
+            "its pid",
+        )
+        os.kill(pid, signal.SIGKILL)
+        cluster.wait_for(f"{lost['id']} *** the process was killed")
+        config = (cluster.data / f"{lost['id']}.toml").read_text()
+        shutil.rmtree(cluster.data / lost["id"])
+        amnesiac = start_node(cluster.data / f"{lost['id']}.toml", config, tmp_path / "amnesiac.log")
+        fresh = None
+        try:
+            cluster.wait_for("peer_lost_its_directory")
+            http, peer = f"127.0.0.1:{free_base(1) + 1}", f"127.0.0.1:{free_base(1) + 101}"
+            text = config.split("[[members]]")[0]
+            for key, value in (("node_id", "n9"), ("data_dir", "n9"), ("http", http), ("peer", peer)):
+                text = _set(text, key, value)
+            fresh = start_node(cluster.data / "n9.toml", text, tmp_path / "fresh.log")
+            arguments = ["member", "replace", lost["id"], "n9", "--peer", peer, "--http", http]
+            assert main([*arguments, "--endpoint", cluster.endpoint(witness)]) == 0, capsys.readouterr().err
+            assert "n9 votes; removing" in capsys.readouterr().out
+            assert sorted(roles(cluster, witness)) == sorted({"n1", "n2", "n3", "n9"} - {lost["id"]})
+        finally:
+            for process in (amnesiac, fresh):
+                if process is not None:
+                    process.kill()
+                    process.wait(timeout=10)
+
+
+def _set(text: str, key: str, value: str) -> str:
+    lines = [line for line in text.splitlines() if line.partition("=")[0].strip() != key]
+    return "\n".join([lines[0], f'{key} = "{value}"', *lines[1:]]) + "\n"
