@@ -102,12 +102,13 @@ class Changes:
         self._engine.hurry()
 
     def promote_learners(self) -> None:
-        """Give a learner its vote once it holds nearly all that is committed and answers."""
+        """Give a learner its vote once it answers, knows that it is a member and holds nearly all that is committed."""
         if not self._membership.learners or self._not_now() is not None:
             return
         for member in self._membership.members:
-            behind = self._engine.commit_index - self._engine.match_index(member.id)
-            if not member.voter and behind <= _CAUGHT_UP_ENTRIES and self._leadership.fresh(member.id):
+            match = self._engine.match_index(member.id)
+            caught_up = match >= max(self._membership.index, self._engine.commit_index - _CAUGHT_UP_ENTRIES)
+            if not member.voter and caught_up and self._leadership.fresh(member.id):
                 members = tuple(replace(held, voter=held.voter or held is member) for held in self._membership.members)
                 self._change(members, _PROMOTE_TIMEOUT, lambda _outcome: None)
                 return

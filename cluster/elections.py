@@ -59,9 +59,11 @@ class Elections:
         return self._clock.now() < self._withhold_until
 
     def may_vote(self, message: Message) -> bool:
-        """Whether the library may see this request for a vote."""
-        if not self._membership.votes:
-            return False
+        """Whether the library may see this request for a vote.
+
+        Also on a node that is no voter by its own log: it may not have heard of its promotion yet, and the candidate
+        may need its vote to tell it (thesis 4.2.1). Whose votes count is the candidate's affair: `counts_vote`.
+        """
         transfer = message.get("transfer")
         if transfer is not None and not self._guards.transfer_mark:
             return True
@@ -133,7 +135,7 @@ class Elections:
         journal = self._engine.journal
         up_to_date = (message["last_log_term"], message["last_log_index"]) >= (journal.last_term, journal.last_index)
         busy = self.withholding or (self._engine.is_leader and self._leadership.quorum_fresh())
-        granted = message["term"] > self._engine.term and up_to_date and not busy and self._membership.votes
+        granted = message["term"] > self._engine.term and up_to_date and not busy
         self._send(
             peer,
             {

@@ -196,7 +196,6 @@ class Engine:
         self._core.conf.serializer = _Serializer
 
     def _conf(self) -> SyncObjConf:
-        fallback = self._timing.quorum_loss if self._guards.check_quorum else _NEVER
         return SyncObjConf(
             autoTick=False,
             commandsWaitLeader=False,
@@ -206,7 +205,7 @@ class Engine:
             appendEntriesBatchSizeBytes=2**62 if self._guards.whole_entries else self._limits.append_bytes,
             raftMinTimeout=self._timing.election_min,
             raftMaxTimeout=self._timing.election_max,
-            leaderFallbackTimeout=fallback,
+            leaderFallbackTimeout=self._timing.quorum_loss if self._guards.check_quorum else _NEVER,
             logCompactionMinEntries=2**62,
             logCompactionMinTime=_NEVER,
             dynamicMembershipChange=False,
@@ -293,10 +292,10 @@ class Engine:
         """Add one entry to the leader's log; its index, or None when not leading. Not durable yet."""
         if not self.is_leader:
             return None
-        self._enter()
-        self._core._applyCommand(payload, None, _REGULAR)
-        self._core._checkCommandsToApply()
-        return self.journal.last_index
+        index = self.journal.last_index + 1
+        # Not by the library's queue: it gives up after a heartbeat, and after a stall takes nothing out at all.
+        self._core._SyncObj__raftLog.add(bytes((_REGULAR,)) + payload, index, self.term)
+        return index
 
     def hurry(self) -> None:
         """Send appends at the next tick instead of at the next heartbeat."""
@@ -314,6 +313,9 @@ class Engine:
         self._linked.discard(peer)
         self._paced.discard(peer)
         self._core._SyncObj__connectedNodes.discard(_Peer(peer))
+
+    def is_linked(self, peer: str | None) -> bool:
+        return peer in self._linked
 
     def pace(self, peer: str) -> None:
         """Send this peer nothing more for now: its link is full (H12)."""

@@ -81,6 +81,18 @@ class Membership:
         committed = [_voters(members) for index, members in self._configs if index <= commit_index]
         return committed[-1:] + sets
 
+    def reachable(self, commit_index: int) -> tuple[Member, ...]:
+        """Everybody in a configuration that may yet turn out to be the one that counts.
+
+        A change in the log that is not committed may be undone, and by one of those whom it removes.
+        """
+        first = self.committed_index(commit_index)
+        return tuple(member for index, members in self._configs if index >= first for member in members)
+
+    def committed_index(self, commit_index: int) -> int:
+        """Where the newest configuration stands that cannot be undone any more."""
+        return max((index for index, _ in self._configs if index <= commit_index), default=self._configs[0][0])
+
     def encoded_at(self, index: int) -> bytes:
         """The configuration that was in force at `index`, for a snapshot taken there."""
         return encode([members for held, members in self._configs if held <= index][-1])

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgpack
 
+from cluster.callbacks import contained
 from cluster.changes import Changes
 from cluster.clusterclock import ClusterClock
 from cluster.compaction import Compaction
@@ -179,7 +180,7 @@ class ClusterNode:
         if self.closed or self.dead is not None:
             done(Denied("stopping", "this node is stopping: ask another"))
             return
-        self.proposer.submit(command, timeout, done)
+        self.proposer.submit(command, timeout, contained(done, self.on_event))
         self.kick()
 
     def read_index(self, timeout: float, done: ReadDone) -> None:
@@ -187,7 +188,7 @@ class ClusterNode:
         if self.closed or self.dead is not None:
             done(Denied("stopping", "this node is stopping: ask another"))
             return
-        self.reads.submit(timeout, done)
+        self.reads.submit(timeout, contained(done, self.on_event))
         if self.reads.pending:
             self.kick()
 
@@ -196,20 +197,20 @@ class ClusterNode:
         return self.clock.now() - self.reads.fresh_as_of
 
     def add_member(self, member: Member, timeout: float, done: Done) -> None:
-        self.changes.add(member, timeout, done)
+        self.changes.add(member, timeout, contained(done, self.on_event))
         self.kick()
 
     def remove_member(self, node_id: str, timeout: float, done: Done) -> None:
-        self.changes.remove(node_id, timeout, done)
+        self.changes.remove(node_id, timeout, contained(done, self.on_event))
         self.kick()
 
     def transfer(self, target: str | None, timeout: float, done: Done) -> None:
-        self.changes.transfer(target, timeout, done)
+        self.changes.transfer(target, timeout, contained(done, self.on_event))
         self.kick()
 
     def snapshot(self, timeout: float, done: Done) -> None:
         """Take a snapshot of this node's state in the background; `done` once it is durable."""
-        self.compaction.want(self.clock.now() + timeout, done)
+        self.compaction.want(self.clock.now() + timeout, contained(done, self.on_event))
         if not self.compaction.busy:
             self.engine.compact()
         self.kick()
@@ -382,12 +383,12 @@ class ClusterNode:
     def follow_membership(self) -> None:
         """Make the engine and the transport follow the configuration in force."""
         listeners = self.changes.listeners()
-        introduced = self.board.introduced
-        if self._config_seen == (self.membership.version, listeners, introduced):
+        known = (*self.board.introduced, *self.membership.reachable(self.engine.commit_index), *self.changes.leaving)
+        if self._config_seen == (self.membership.version, listeners, known):
             return
-        self._config_seen = (self.membership.version, listeners, introduced)
+        self._config_seen = (self.membership.version, listeners, known)
         self.engine.set_members(self.membership.voters, listeners)
-        peers = {member.id: member.peer for member in (*introduced, *self.membership.members, *self.changes.leaving)}
+        peers = {member.id: member.peer for member in known}
         peers.pop(self.options.node_id, None)
         self._transport.set_peers(peers)
 

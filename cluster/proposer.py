@@ -129,9 +129,10 @@ class Proposer:
         commands = message["commands"]
         size = sum(map(len, commands))
         refused = None
-        if not self._engine.is_leader:
+        if not self._engine.is_leader or self.paused:
+            # Handing over is soon not leading: the sender keeps it for the next leader.
             refused = "not_leader"
-        elif self.paused or not self._has_room(len(commands), size):
+        elif not self._has_room(len(commands), size):
             refused = "overloaded"
         if refused is not None:
             self._reply(peer, message["sequence"], message["incarnation"], refused=refused)
@@ -222,7 +223,7 @@ class Proposer:
             self._reply(batch.peer, batch.sequence, batch.incarnation, refused="not_leader")
 
     def _forward_batches(self) -> None:
-        leader = self._engine.leader
+        leader = self._engine.leader if self._engine.is_linked(self._engine.leader) else None
         while leader is not None and self._queue and len(self._forwards) < MAX_FORWARDS:
             proposals = self._take(self._limits.entry_bytes, first=True)
             if not proposals:

@@ -95,7 +95,7 @@ class Reads:
         if self._engine.is_leader and self._leadership.ready:
             reads, self._waiting = self._waiting, []
             self._note(lambda index: self._place(reads, index))
-        elif leader is not None and leader != self._engine.node_id:
+        elif leader is not None and self._engine.is_linked(leader):
             self._nonce += 1
             if self._send(leader, {"type": "read_index", "nonce": self._nonce}):
                 self._asked[self._nonce], self._waiting = self._waiting, []

@@ -82,7 +82,10 @@ class StatusBoard:
     @property
     def introduced(self) -> tuple[Member, ...]:
         """Members that joined while this node was away: it must let their links in to hear of it (thesis 4.2.2)."""
-        return self._told[1] if self._told[0] > self._node.membership.index else ()
+        node = self._node
+        # What is only in this log and not committed may be older than what it is told, whatever its index.
+        committed = node.membership.committed_index(node.engine.commit_index)
+        return self._told[1] if self._told[0] > committed else ()
 
     def forget(self, peer: str) -> None:
         self._reports.pop(peer, None)

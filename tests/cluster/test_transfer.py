@@ -1,0 +1,106 @@
+"""Leadership handed over: quickly, and without losing a proposal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.ports import Committed, Denied, Unknown
+from tests.hazards.schedule import Directed
+from tests.reference.register import command
+
+_QUICK = 0.3
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hand_over_under_load_is_quick_and_loses_nothing(size: int, seed: int) -> None:
+    world = Directed(seed, size)
+    leader = world.begin("n1")
+    results: list[Any] = []
+    for number in range(20):
+        results.append(world.propose(f"n{number % size + 1}", command("append", "list", number)))
+        world.run(0.002)
+    done: list[Any] = []
+    began = world.now
+    world.call("n1", lambda: leader.transfer("n2", 2.0, done.append))
+    for number in range(20, 60):
+        results.append(world.propose(f"n{number % size + 1}", command("append", "list", number)))
+        world.run(0.005)
+    world.reach(lambda: bool(done), 2)
+    world.reach(lambda: world.node("n2").leadership.ready, _QUICK)
+    assert isinstance(done[0], Committed)
+    assert done[0].result == "n2"
+    taken_over = next(row[0] for row in world.timeline if row[2] == "leader" and row[3]["leader"] == "n2")
+    assert taken_over - began <= _QUICK
+    world.run(6)
+    assert all(results)
+    applied = world.value("n2", "list")
+    acknowledged = [number for number, outcome in enumerate(results) if isinstance(outcome[0], Committed)]
+    denied = [number for number, outcome in enumerate(results) if isinstance(outcome[0], Denied)]
+    assert set(acknowledged) <= set(applied)
+    assert denied == []
+    assert len(applied) == len(set(applied))
+    assert len(acknowledged) >= 58
+
+
+def test_what_was_proposed_on_the_leader_before_the_hand_over_is_committed() -> None:
+    world = Directed(3)
+    leader = world.begin("n1")
+    before = [world.propose("n1", command("put", f"k{number}", number)) for number in range(50)]
+    done: list[Any] = []
+    world.call("n1", lambda: leader.transfer(None, 2.0, done.append))
+    world.run(2)
+    assert isinstance(done[0], Committed)
+    assert all(isinstance(outcome[0], Committed) for outcome in before)
+
+
+def test_only_the_leader_hands_over_and_only_to_one_that_answers() -> None:
+    world = Directed(4)
+    leader = world.begin("n1")
+    outcomes: list[Any] = []
+    world.call("n2", lambda: world.node("n2").transfer(None, 1.0, outcomes.append))
+    world.crash("n3")
+    world.run(1)
+    world.call("n1", lambda: leader.transfer("n3", 1.0, outcomes.append))
+    world.call("n1", lambda: leader.transfer("n9", 1.0, outcomes.append))
+    world.run(0.1)
+    assert [outcome.code for outcome in outcomes] == ["not_leader", "no_target", "no_target"]
+    assert leader.leadership.lease_valid()
+
+
+def test_a_second_hand_over_waits_for_the_first() -> None:
+    world = Directed(5)
+    leader = world.begin("n1")
+    world.post.lose("timeout_now")
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 1.0, outcomes.append))
+    world.call("n1", lambda: leader.transfer("n3", 1.0, outcomes.append))
+    assert [outcome.code for outcome in outcomes] == ["change_pending"]
+    world.run(3)
+    assert isinstance(outcomes[1], Unknown)
+    assert outcomes[1].code == "transfer_timeout"
+
+
+def test_a_hand_over_that_is_not_heard_ends_and_the_cluster_goes_on() -> None:
+    world = Directed(6)
+    leader = world.begin("n1")
+    world.post.lose("timeout_now")
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 1.0, outcomes.append))
+    world.run(4)
+    assert outcomes[0].code == "transfer_timeout"
+    now = world.leader()
+    assert now is not None
+    assert now.leadership.lease_valid()
+    world.commit(now.options.node_id, "put", "k", 1)
+
+
+def test_a_single_node_has_nobody_to_hand_over_to() -> None:
+    world = Directed(7, 1)
+    leader = world.begin("n1")
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer(None, 1.0, outcomes.append))
+    assert outcomes[0].code == "no_target"
+    world.commit("n1", "put", "k", 1)

@@ -1,0 +1,1 @@
+"""Each rule of the leader lease: shown without it, held with it."""
