@@ -54,10 +54,17 @@ class Changes:
             denied = Denied("member_exists", f"{member.id} is a member already")
         elif denied is None and any(held.peer == member.peer for held in self._membership.members):
             denied = Denied("address_taken", f"another member already uses the peer address {member.peer}")
+        elif denied is None and any(held.id == member.id for held in self.leaving):
+            # What is known of its log would be taken for that of the new one, which may have lost it.
+            denied = Denied("change_pending", f"{member.id} has just been removed: try again in a few seconds")
         if denied is not None:
             done(denied)
             return
-        self._change((*self._membership.members, replace(member, voter=False)), timeout, done)
+        self._change(
+            (*self._membership.members, replace(member, voter=False, since=self._engine.journal.last_index + 1)),
+            timeout,
+            done,
+        )
 
     def remove(self, node_id: str, timeout: float, done: Done) -> None:
         denied = self._not_now() or self._may_not_remove(node_id)

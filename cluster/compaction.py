@@ -78,7 +78,9 @@ class Compaction:
         return state, self._snapshot_id
 
     def begin(self, last: Entry, prev: Entry, snapshot_id: int) -> None:
-        if self._store.busy:
+        if self._store.busy or not self._membership.at(last[1]):
+            # A node that is joining has not reached the entry that names the members: whoever got its snapshot would
+            # know of none, and hear nobody any more.
             return
         meta = SnapshotMeta(
             last=last, prev=prev, now_ms=self._clock.applied_ms, config=self._membership.encoded_at(last[1])

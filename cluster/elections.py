@@ -45,6 +45,29 @@ class Elections:
         self._transfer: tuple[str, int] | None = None
         self._was_leader = False
         self._counted: set[tuple[int, str]] = set()
+        self._blank_peers: set[str] = set()
+
+    # --- the first start -------------------------------------------------------------------------------------
+
+    @property
+    def blank(self) -> bool:
+        """Nothing but the library's opening entry is in the log: a new node, or one that lost everything."""
+        return self._engine.journal.last_index <= 1
+
+    def heard_blank(self, peer: str) -> None:
+        self._blank_peers.add(peer)
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Members that this node, being blank, must still find blank as well before it takes part in elections.
+
+        A blank node cannot tell a new cluster from one it has forgotten (H9). If all members are blank it is new;
+        otherwise a leader that knows this node brings it up to date first, and then it is not blank any more.
+        """
+        if not self.blank or not self._guards.store_identity:
+            return frozenset()
+        members = frozenset(member.id for member in self._membership.members)
+        return (members or frozenset({"a leader"})) - self._blank_peers - {self._engine.node_id}
 
     # --- the promise to a leader -----------------------------------------------------------------------------
 
@@ -64,6 +87,8 @@ class Elections:
         Also on a node that is no voter by its own log: it may not have heard of its promotion yet, and the candidate
         may need its vote to tell it (thesis 4.2.1). Whose votes count is the candidate's affair: `counts_vote`.
         """
+        if self.unheard:
+            return False
         transfer = message.get("transfer")
         if transfer is not None and not self._guards.transfer_mark:
             return True
@@ -96,7 +121,7 @@ class Elections:
             engine.election_deadline = max(engine.election_deadline, now + engine.random_timeout())
         if engine.election_deadline >= now:
             return
-        if not self._membership.votes:
+        if not self._membership.votes or self.unheard:
             engine.election_deadline = now + engine.random_timeout()
         elif self._transfer == (engine.leader, engine.term):
             return
@@ -135,7 +160,7 @@ class Elections:
         journal = self._engine.journal
         up_to_date = (message["last_log_term"], message["last_log_index"]) >= (journal.last_term, journal.last_index)
         busy = self.withholding or (self._engine.is_leader and self._leadership.quorum_fresh())
-        granted = message["term"] > self._engine.term and up_to_date and not busy
+        granted = message["term"] > self._engine.term and up_to_date and not busy and not self.unheard
         self._send(
             peer,
             {

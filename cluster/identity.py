@@ -8,13 +8,15 @@ each node keeps the store ids it has met. One that comes back with another is ig
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgpack
 
-from cluster.ports import Disk, Random
+from cluster.ports import Disk, Member, Random
 
 _NAME = "identity"
+_NEVER = 1 << 63
 
 
 class IdentityCorrupt(Exception):
@@ -25,31 +27,32 @@ class Identity:
     def __init__(self, disk: Disk, directory: str, random: Random) -> None:
         self._disk = disk
         self._directory = directory
-        self._known: dict[str, int] = {}
+        # A peer's store id, and how far this node had applied when it learned it.
+        self._known: dict[str, tuple[int, int]] = {}
         if _NAME in disk.names(directory):
             self.store_id, self._known = self._read()
         else:
             self.store_id = random.getrandbits(62)
             self._write()
 
-    def admits(self, peer: str, store_id: int) -> bool:
+    def admits(self, peer: str, store_id: int, applied: int) -> bool:
         """Whether `peer` still has the directory it had; the first one it shows is remembered."""
         known = self._known.get(peer)
         if known is None:
-            self._known[peer] = store_id
+            self._known[peer] = (store_id, applied)
             self._write()
             return True
-        return known == store_id
+        return known[0] == store_id
 
-    def keep_only(self, members: frozenset[str]) -> None:
-        """Forget those who left: an id that is added again may come with a new directory."""
-        gone = set(self._known) - members
-        if gone:
-            for peer in gone:
-                del self._known[peer]
+    def follow(self, members: Iterable[Member]) -> None:
+        """Forget those who left, and what was known of an id before it was added again: it may have a new directory."""
+        since = {member.id: member.since for member in members}
+        kept = {peer: held for peer, held in self._known.items() if held[1] >= since.get(peer, _NEVER)}
+        if kept != self._known:
+            self._known = kept
             self._write()
 
-    def _read(self) -> tuple[int, dict[str, int]]:
+    def _read(self) -> tuple[int, dict[str, tuple[int, int]]]:
         path = f"{self._directory}/{_NAME}"
         file = self._disk.open(path)
         try:
@@ -62,10 +65,10 @@ class Identity:
                 "cluster, empty its data directory, and add it again under a new id"
             )
         store_id, known = msgpack.unpackb(content[4:])
-        return store_id, dict(known)
+        return store_id, {peer: (store, applied) for peer, store, applied in known}
 
     def _write(self) -> None:
-        row: list[Any] = [self.store_id, sorted(self._known.items())]
+        row: list[Any] = [self.store_id, sorted([peer, *known] for peer, known in self._known.items())]
         body = msgpack.packb(row)
         path = f"{self._directory}/{_NAME}"
         file = self._disk.create(path + ".tmp")

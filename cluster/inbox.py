@@ -60,11 +60,14 @@ class Inbox:
 
     def _on_status(self, peer: str, message: Message) -> None:
         node = self._node
-        if node.identity.admits(peer, message["store_id"]) or not node.guards.store_identity:
+        known = node.identity.admits(peer, message["store_id"], node.engine.applied_index)
+        if known or not node.guards.store_identity:
             if peer not in self._admitted:
                 self._admitted.add(peer)
                 node.engine.linked(peer)
                 node.engine.hurry()
+            if message["blank"]:
+                node.elections.heard_blank(peer)
             node.board.on_report(peer, PeerReport.of(message))
             node.board.on_config(message["config_index"], message["config"])
         elif peer not in self._refused:

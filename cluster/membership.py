@@ -95,13 +95,11 @@ class Membership:
 
     def encoded_at(self, index: int) -> bytes:
         """The configuration that was in force at `index`, for a snapshot taken there."""
-        return encode([members for held, members in self._configs if held <= index][-1])
+        return encode(self.at(index))
 
-    def forget_before(self, index: int) -> None:
-        """Drop configurations that a snapshot at `index` has made unreachable."""
-        reached = [held for held in self._configs if held[0] <= index]
-        if len(reached) > 1:
-            self._configs = self._configs[len(reached) - 1 :]
+    def at(self, index: int) -> tuple[Member, ...]:
+        """The configuration that was in force at `index`."""
+        return [members for held, members in self._configs if held <= index][-1]
 
 
 def _voters(members: Iterable[Member]) -> frozenset[str]:
@@ -109,7 +107,7 @@ def _voters(members: Iterable[Member]) -> frozenset[str]:
 
 
 def encode(members: Iterable[Member]) -> bytes:
-    rows = [[member.id, member.peer, member.http, member.voter] for member in members]
+    rows = [[member.id, member.peer, member.http, member.voter, member.since] for member in members]
     return bytes(msgpack.packb(rows))
 
 

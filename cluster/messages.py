@@ -155,6 +155,7 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
                 "http": text(255),
                 "now_ms": natural,
                 "store_id": natural,
+                "blank": flag,
                 "config_index": natural,
                 "config": blob(1 << 16),
             },

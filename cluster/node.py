@@ -264,9 +264,9 @@ class ClusterNode:
             if self.proposer.applied(index, term, now_ms, results):
                 self.engine.hurry()
         elif payload[:1] == MEMBERSHIP_KIND:
-            members = [member.id for member in self.membership.members]
+            members = [member.id for member in self.membership.at(index)]
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, [members])
-            self.identity.keep_only(frozenset(members) | {member.id for member in self.changes.leaving})
+            self.identity.follow((*self.membership.members, *self.changes.leaving))
             self.on_event("members", {"members": members, "index": index})
         else:
             raise ValueError(f"unknown payload kind {payload[:1]!r}")
@@ -274,6 +274,7 @@ class ClusterNode:
     def _on_restored(self, index: int) -> None:
         if hasattr(self, "proposer"):
             self.proposer.restored(index)
+            self.identity.follow(self.membership.members)
             self.on_event("snapshot_installed", {"index": index})
 
     def _stamp(self) -> int:

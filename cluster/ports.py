@@ -57,6 +57,8 @@ class Member:
     peer: str
     http: str
     voter: bool = True
+    since: int = 0
+    """The index of the entry that added it; 0 for those the cluster began with."""
 
 
 # --- the state machine ----------------------------------------------------------------------------------------

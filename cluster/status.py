@@ -122,6 +122,7 @@ class StatusBoard:
             "http": own.http if own is not None else "",
             "now_ms": node.cluster_clock.applied_ms,
             "store_id": node.identity.store_id,
+            "blank": node.elections.blank,
             "config_index": node.membership.index,
             "config": encode(node.membership.members),
         }
@@ -160,6 +161,12 @@ class StatusBoard:
             if node.membership.index == 0 and not node.membership.members:
                 return False, "waiting for a leader to add this node: holdfast member add"
             return False, "this node was removed from the cluster"
+        if node.engine.leader is None and node.elections.unheard:
+            missing = ", ".join(sorted(node.elections.unheard))
+            return False, (
+                f"this data directory is new: the first start needs every member, and {missing} is missing or is not "
+                "new. If this node lost its directory, replace it: holdfast member replace"
+            )
         if node.engine.leader is None:
             return False, "no leader is known: an election is under way, or a quorum is missing"
         if node.engine.is_leader and not node.leadership.ready:

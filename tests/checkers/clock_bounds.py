@@ -1,7 +1,7 @@
 """The cluster clock never goes back, never outruns the fastest allowed clock, and stands still in an outage.
 
 It may run only while somebody holds the leader lease. So the time for which anybody held one, by the fastest clock
-the drift allows, bounds it from above; a running cluster also may not let it fall behind without an outage.
+the drift allows, bounds it from above. That it does run while a lease is held is not checked here.
 """
 
 from __future__ import annotations

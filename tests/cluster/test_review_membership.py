@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.membership import decode
 from cluster.ports import Committed, Message
 from tests.hazards.schedule import Directed, void
 
@@ -112,3 +113,29 @@ def test_a_deposed_leader_with_a_late_change_hears_a_member_it_never_knew() -> N
     world.pin("n1", "n2", "n3")
     world.reach(lambda: world.caught_up("n1", "n2", "n3", "n4"), 10)
     assert world.leader() is world.node("n4")
+
+
+def test_a_node_that_is_joining_takes_no_snapshot_without_members() -> None:
+    """n4 has the first entries, not yet the one that adds it. As a leader it would send that snapshot to others."""
+    world = Directed(6, 3)
+    leader = world.begin("n1")
+    for number in range(20):
+        world.commit("n1", "put", "k", number)
+
+    def first_ones(_sender: str, receiver: str, message: Message) -> Message | None:
+        entries = message.get("entries")
+        if receiver != "n4" or not entries:
+            return message
+        kept = [entry for entry in entries if entry[1] <= 10]
+        return dict(message, entries=kept) if kept else None
+
+    world.post.choose(first_ones)
+    world.add_site("n4").start()
+    world.call("n1", lambda: leader.add_member(world.sites["n4"].member, 5.0, void))
+    world.reach(lambda: world.node("n4").engine.applied_index == 10, 2)
+    world.begin_snapshot("n4")
+    world.run(0.5)
+    taken = world.node("n4").compaction._store.latest()
+    assert taken is None or decode(taken.config)
+    world.post.forget(first_ones)
+    world.reach(lambda: world.caught_up("n4") and "n4" in leader.membership.voters, 5)

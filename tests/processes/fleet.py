@@ -116,7 +116,8 @@ class Fleet:
     def names(self) -> list[str]:
         return sorted(self.clients)
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, file_bytes: int = 0) -> None:
+        """`file_bytes`: the kernel refuses to write further into any file of these nodes, as a full disk does."""
         for name in names or self.names:
             spec = {
                 "node_id": name,
@@ -126,6 +127,7 @@ class Fleet:
                 "listen": self._peer[name],
                 "serve": self._serve[name],
                 "secret": "a secret of the test fleet",
+                "file_bytes": file_bytes,
                 **self._extra,
             }
             path = self.directory / f"{name}.json"

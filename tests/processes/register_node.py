@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -99,6 +100,8 @@ class Session(asyncio.Protocol):
 
 
 async def serve(spec: dict[str, Any]) -> None:
+    if spec.get("file_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (spec["file_bytes"], spec["file_bytes"]))
     machine = RegisterMachine(**spec.get("machine", {}))
     options = ClusterOptions(
         node_id=spec["node_id"],

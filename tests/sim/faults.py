@@ -27,6 +27,7 @@ class Faults:
         self.happened: Counter[str] = Counter()
         self._cuts: list[_PAIRS] = []
         self._weathers: list[Weather] = []
+        self._lags: list[dict[tuple[str, str], float]] = []
         self._sick: set[str] = set()
         """Whose disk was made to fail: they may stop themselves."""
         self._calm = False
@@ -50,6 +51,7 @@ class Faults:
         self._calm = True
         self._cuts.clear()
         self._weathers.clear()
+        self._lags.clear()
         self._refresh_network()
         self._world.heal()
         for name, site in sorted(self._world.sites.items()):
@@ -80,6 +82,7 @@ class Faults:
 
     def _refresh_network(self) -> None:
         self._world.network.cut = set().union(*self._cuts)
+        self._world.network.lag = {pair: seconds for lag in self._lags for pair, seconds in lag.items()}
         worst = Weather()
         for weather in self._weathers:
             for field in fields(Weather):
@@ -126,6 +129,21 @@ class Faults:
             inward = fault.dice[3] < 0.5
             self._cut({(name, me) if inward else (me, name) for name in chosen if name != me}, fault.seconds)
 
+    def _do_lag(self, fault: Fault) -> None:
+        """Everything to, from, or both, of one node comes late; round trips exceed heartbeats and leases."""
+        for site in self._sites(fault)[:1]:
+            me, seconds = site.member.id, 0.05 + 1.2 * fault.dice[1] ** 2
+            others = [name for name in sorted(self._world.sites) if name != me]
+            outward = {(me, other): seconds for other in others} if fault.dice[2] < 0.6 else {}
+            inward = {(other, me): seconds for other in others} if fault.dice[2] > 0.4 else {}
+            self._lags.append(outward | inward)
+            self._refresh_network()
+            self._world.at(fault.seconds, partial(self._end_lag, self._lags[-1]))
+
+    def _end_lag(self, lag: dict[tuple[str, str], float]) -> None:
+        self._lags = [held for held in self._lags if held is not lag]
+        self._refresh_network()
+
     def _do_isolate(self, fault: Fault) -> None:
         for site in self._sites(fault)[:1]:
             self._cut(_around(site.member.id, self._world.sites), fault.seconds)
@@ -163,7 +181,8 @@ class Faults:
     def _do_power_cut(self, fault: Fault) -> None:
         for position, site in enumerate(self._sites(fault)):
             self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
-            self._world.crash(site.member.id)
+            noticed_after = 3 * fault.dice[2] if fault.dice[2] < 0.5 else None
+            self._world.crash(site.member.id, noticed_after=noticed_after)
 
     def _do_kill(self, fault: Fault) -> None:
         for position, site in enumerate(self._sites(fault)):

@@ -36,6 +36,8 @@ class _Link:
     alive: bool = True
     arrival: dict[str, float] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
+    vanished: str | None = None
+    """The end whose machine lost its power: the other end has not noticed yet."""
 
 
 class SimTransport:
@@ -81,6 +83,8 @@ class SimNetwork:
         self._links: dict[tuple[str, str], _Link] = {}
         self.cut: set[tuple[str, str]] = set()
         """Directed pairs that lose everything."""
+        self.lag: dict[tuple[str, str], float] = {}
+        """Seconds by which everything on a directed pair comes later."""
         self.frozen: set[str] = set()
         self.now: Callable[[], float] = lambda: 0.0
         self._links_made = 0
@@ -94,13 +98,23 @@ class SimNetwork:
 
     def up(self, transport: SimTransport) -> None:
         self._transports[transport.node_id] = transport
+        for link in [held for held in self._links.values() if held.vanished == transport.node_id]:
+            self._break(link)
         self.reconsider(transport)
 
     def down(self, transport: SimTransport) -> None:
         if self._transports.get(transport.node_id) is transport:
             del self._transports[transport.node_id]
         for link in [held for held in self._links.values() if transport.node_id in held.ends]:
-            self._break(link)
+            if link.vanished is None:
+                self._break(link)
+
+    def vanish(self, node_id: str, notice_after: float) -> None:
+        """No end of the connection is told: the peers of a machine without power notice by its silence."""
+        for link in self._links.values():
+            if node_id in link.ends:
+                link.vanished = node_id
+                self._at(notice_after, partial(self._break, link))
 
     def reconsider(self, transport: SimTransport) -> None:
         me = transport.node_id
@@ -195,7 +209,8 @@ class SimNetwork:
         copies = 2 if weather.duplicate and rng.random() < weather.duplicate else 1
         for _ in range(copies):
             slow = weather.slow_chance and rng.random() < weather.slow_chance
-            arrival = self.now() + rng.uniform(*(weather.slow_delay if slow else weather.delay))
+            delay = rng.uniform(*(weather.slow_delay if slow else weather.delay))
+            arrival = self.now() + delay + self.lag.get((sender, receiver), 0.0)
             if not (weather.reorder and rng.random() < weather.reorder):
                 arrival = max(arrival, link.arrival.get(sender, 0.0))
                 link.arrival[sender] = arrival
@@ -205,7 +220,7 @@ class SimNetwork:
 
     def _arrive(self, link: _Link, sender: str, receiver: str, frame: bytes) -> None:
         link.in_flight[sender] -= len(frame)
-        if not link.alive or (sender, receiver) in self.cut:
+        if not link.alive or (sender, receiver) in self.cut or link.vanished == receiver:
             return
         if receiver in self.frozen:
             link.in_flight[sender] += len(frame)

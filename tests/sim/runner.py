@@ -7,6 +7,8 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
+from cluster.frames import LinkGuards
+from cluster.guards import ALL_ON, Guards
 from cluster.node import ClusterNode
 from tests.checkers import linearizable
 from tests.checkers.clock_bounds import ClockBounds
@@ -44,9 +46,17 @@ class Result:
 
 
 class Run:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, guards: Guards = ALL_ON, link_guards: LinkGuards | None = None) -> None:
         self.plan = plan
-        self.world = World(plan.seed, plan.nodes, timing=plan.timing, limits=plan.limits, rates=plan.rates)
+        self.world = World(
+            plan.seed,
+            plan.nodes,
+            timing=plan.timing,
+            limits=plan.limits,
+            rates=plan.rates,
+            guards=guards,
+            link_guards=link_guards,
+        )
         self.log = LogMatching()
         self.durable = Durable()
         self.digests = DigestEqual()
@@ -91,6 +101,10 @@ class Run:
         site.deaths.clear()
 
     def _on_event(self) -> None:
+        """A lease begins, and a term gets its leader, only while a node acts: nothing is missed in between."""
+        if not self.world.acted:
+            return
+        self.world.acted = False
         nodes = [site.node for site in self.world.sites.values() if site.node is not None]
         leading = [node for node in nodes if node.engine.is_leader]
         if leading:
@@ -148,11 +162,13 @@ class Run:
         return counts
 
 
-def run_plan(plan: Plan, *, keep_timeline: bool = False) -> Result:
+def run_plan(
+    plan: Plan, *, keep_timeline: bool = False, guards: Guards = ALL_ON, link_guards: LinkGuards | None = None
+) -> Result:
     """Never raises for what the program under test does wrong: that is `Result.failure`."""
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     logging.getLogger("cluster").setLevel(logging.CRITICAL)
-    run = Run(plan)
+    run = Run(plan, guards, link_guards)
     result = Result(plan.seed)
     try:
         run.run()

@@ -145,6 +145,7 @@ class Site:
                 raise
 
     def run(self, callback: Callable[[], None]) -> None:
+        self.world.acted = True
         try:
             callback()
         except NodeStopped:
@@ -223,6 +224,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.deliveries = 0
+        self.acted = False
+        """Some node's code ran since a watcher last cleared this."""
         self.installs = 0
         """Snapshots of a leader that replaced the state of a running node."""
         self.timeline: list[tuple[float, str, str, Any]] = []
@@ -301,8 +304,11 @@ class World:
         leaders = [node for node in self.nodes() if node.engine.is_leader]
         return max(leaders, key=lambda node: node.engine.term, default=None)
 
-    def crash(self, name: str, *, power: bool = True) -> None:
-        """The process is gone and, in a power cut, so is what it had not synced."""
+    def crash(self, name: str, *, power: bool = True, noticed_after: float | None = None) -> None:
+        """The process is gone and, in a power cut, so is what it had not synced.
+
+        Its peers see their links break at once, or `noticed_after` so many seconds.
+        """
         site = self.sites[name]
         if site.node is None and not site._starting:
             return
@@ -314,6 +320,8 @@ class World:
         self.network.forget(name)
         if node is not None:
             node.closed = True
+            if noticed_after is not None:
+                self.network.vanish(name, noticed_after)
             node._transport.close()
         if power:
             site.disk.crash(self.rng)
