@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from typing import Any
 
 from cluster.host import Host, PeerTls
 from coordinator import __version__
@@ -14,8 +15,12 @@ from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
 from coordinator.http.server import HttpServer
 from coordinator.machine.machine import Machine
+from coordinator.service import Replica, Service
+from coordinator.sweeper import Sweeper
+from coordinator.telemetry import Telemetry
 
 HAND_OVER_S = 2.0
+DRAIN_S = 3.0
 EXIT_FAILED = 1
 
 
@@ -33,10 +38,16 @@ async def run_node(config: NodeConfig) -> int:
     stop = _stop_signal()
     code, host = 0, None
     try:
-        host = _build_host(config)
+        replica = Replica(Machine(), Telemetry())
+        host = _build_host(config, replica)
         await host.start()
-        view.mark_running(host)
+        service = Service(host, replica)
+        sweeper = Sweeper(service)
+        sweeper.start()
+        view.mark_running(host, service)
         await stop.wait()
+        view.mark_stopping()
+        await sweeper.stop()
     except Exception as error:  # noqa: BLE001 - whatever keeps the cluster from starting is told, then the node ends
         log_event("start_failed", {"level": "error", "reason": f"{type(error).__name__}: {error}"})
         code = EXIT_FAILED
@@ -60,17 +71,22 @@ def _stop_signal() -> asyncio.Event:
     return wanted
 
 
-def _build_host(config: NodeConfig) -> Host:
+def _build_host(config: NodeConfig, replica: Replica) -> Host:
+    def on_event(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "leader" and fields["leader"] is not None:
+            replica.telemetry.leader_changes += 1
+        log_event(kind, fields)
+
     tls = None
     if config.tls is not None:
         tls = PeerTls(str(config.tls.cert), str(config.tls.key), str(config.tls.ca))
     return Host(
         config.cluster_options(),
-        Machine(),
+        replica,
         listen=config.peer,
         secret=config.secret,
         tls=tls,
-        on_event=log_event,
+        on_event=on_event,
     )
 
 
@@ -81,6 +97,8 @@ async def _shut_down(host: Host | None, view: NodeView, server: HttpServer) -> N
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_S + 1):
                 await view.host.transfer(None, HAND_OVER_S)
+    if view.service is not None:
+        await view.service.drain(DRAIN_S)
     await server.stop()
     view.mark_stopped()
     if host is not None:

@@ -5,9 +5,11 @@ The one place in tests where real time passes on purpose; a test elsewhere that 
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -22,3 +24,17 @@ def wait_until(condition: Callable[[], T | None], timeout_s: float, what: str, p
         if time.monotonic() >= deadline:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last seen: {value!r}")
         time.sleep(poll_s)
+
+
+async def until(condition: Callable[[], Awaitable[Any] | Any], what: str, timeout_s: float = 30) -> None:
+    """The same inside an event loop, which goes on meanwhile; `condition` may be a coroutine function."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last seen: {value!r}")
+        await asyncio.sleep(0.005)

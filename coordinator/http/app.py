@@ -7,16 +7,39 @@ import logging
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinator.http import cluster_routes, health
+from coordinator.http import (
+    cluster_routes,
+    fencing,
+    health,
+    heartbeats,
+    leases,
+    locks,
+    namespaces,
+    openapi,
+    sessions,
+    telemetry,
+    watch,
+)
 from coordinator.http.bodies import respond
 from coordinator.http.errors import ApiError
 from coordinator.http.forwarding import forwarding_client
 from coordinator.http.keys import NODE
+from coordinator.http.operations import Operation
 from coordinator.http.ports import NodeView
 
-BODY_BYTES_MAX = 1 << 20
+BODY_BYTES_MAX = 4 << 20
+"""Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
+
+NOUNS = (locks, fencing, leases, heartbeats, sessions, namespaces, watch, cluster_routes, telemetry, health)
 
 _LOGGER = logging.getLogger(__name__)
+
+
+OPERATIONS = web.AppKey("operations", list[Operation])
+
+
+def all_operations() -> list[Operation]:
+    return [operation for noun in NOUNS for operation in noun.operations()]
 
 
 def build_app(node: NodeView, *, body_bytes_max: int = BODY_BYTES_MAX) -> web.Application:
@@ -25,8 +48,9 @@ def build_app(node: NodeView, *, body_bytes_max: int = BODY_BYTES_MAX) -> web.Ap
     app[NODE] = node
     app.on_response_prepare.append(_add_headers)
     app.cleanup_ctx.append(forwarding_client)
-    app.add_routes(health.routes())
-    app.add_routes(cluster_routes.routes())
+    operations = app[OPERATIONS] = all_operations()
+    app.add_routes([operation.route() for operation in operations])
+    app.add_routes(openapi.routes(operations))
     return app
 
 
@@ -39,7 +63,7 @@ async def _one_error_shape(request: web.Request, handler: Handler) -> web.Stream
         return respond(request, error.body(), error.status, error.headers())
     except web.HTTPException as error:
         shaped = _from_aiohttp(request, error)
-        kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        kept = {"Allow": ",".join(_allowed(request, error))} if isinstance(error, web.HTTPMethodNotAllowed) else {}
         return respond(request, shaped.body(), shaped.status, kept)
     except Exception:
         # A bug in a route. The request may have reached the cluster before it, so the outcome is unknown.
@@ -55,12 +79,18 @@ def _refuse_large(request: web.Request) -> None:
         raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, actual_size=request.content_length)
 
 
+def _allowed(request: web.Request, error: web.HTTPMethodNotAllowed) -> list[str]:
+    """Of a path that is an operation's own, that operation's; GET of a lock that happens to be called `acquire` too."""
+    own = {operation.method for operation in request.app[OPERATIONS] if operation.path == request.path}
+    return sorted(own or error.allowed_methods)
+
+
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPNotFound():
             return ApiError(404, "not_found", f"there is nothing at {request.path}")
         case web.HTTPMethodNotAllowed():
-            allowed = ", ".join(sorted(error.allowed_methods))
+            allowed = ", ".join(_allowed(request, error))
             return ApiError(405, "method_not_allowed", f"{request.path} takes {allowed}, not {request.method}")
         case web.HTTPRequestEntityTooLarge():
             return ApiError(413, "too_large", "the body is larger than this node accepts; send less at a time")
@@ -69,7 +99,8 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    status = request.app[NODE].status()
-    response.headers["X-Holdfast-Revision"] = str(status.applied if status else 0)
-    response.headers["X-Holdfast-Leader"] = (status.leader if status else None) or ""
-    response.headers["Server"] = "holdfast"
+    revision, leader = request.app[NODE].position()
+    headers = response.headers
+    headers["X-Holdfast-Revision"] = str(revision)
+    headers["X-Holdfast-Leader"] = leader
+    headers["Server"] = "holdfast"

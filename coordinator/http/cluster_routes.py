@@ -9,47 +9,42 @@ from aiohttp import web
 
 from cluster.ports import Committed, Member, Outcome
 from coordinator.addresses import AddressError, is_wildcard, split_address
-from coordinator.http.bodies import read_object, respond
 from coordinator.http.errors import ApiError, bad_request, from_outcome
+from coordinator.http.fields import Field, Integer, Shape, Text
 from coordinator.http.forwarding import forward_to_leader
 from coordinator.http.keys import NODE
+from coordinator.http.operations import TIMEOUT_MS_MAX, Call, Operation
 from coordinator.http.ports import HostPort, StatusView
+from coordinator.http.schemas import COUNT, NULLABLE_TEXT, TEXT, listed, record
 
 TIMEOUT_MS_DEFAULT = 30_000
-TIMEOUT_MS_MAX = 300_000
+_ID = "^[A-Za-z0-9._-]+$"
 
-Operation = Callable[[HostPort, float], Awaitable[Outcome]]
-
-
-async def get_cluster(request: web.Request) -> web.Response:
-    return respond(request, cluster_document(_host(request).status()))
+Change = Callable[[HostPort, float], Awaitable[Outcome]]
 
 
-async def add_member(request: web.Request) -> web.Response:
-    body = await read_object(request, {"id": str, "peer": str, "http": str})
-    missing = [name for name in ("id", "peer", "http") if not body.get(name)]
-    if missing:
-        raise bad_request(f"{missing[0]} is missing; a member needs id, peer and http", field=missing[0])
-    member = Member(_member_id(body["id"]), _dialled("peer", body["peer"]), _dialled("http", body["http"]))
-    return await _on_leader(request, lambda host, timeout_s: host.add_member(member, timeout_s))
+async def get_cluster(call: Call) -> web.Response:
+    return call.answer(cluster_document(_host(call.request).status()))
 
 
-async def remove_member(request: web.Request) -> web.Response:
-    member_id = _member_id(request.match_info["id"])
-    return await _on_leader(request, lambda host, timeout_s: host.remove_member(member_id, timeout_s))
+async def add_member(call: Call) -> web.Response:
+    body = call.body
+    member = Member(body["id"], _dialled("peer", body["peer"]), _dialled("http", body["http"]))
+    return await _on_leader(call, lambda host, timeout_s: host.add_member(member, timeout_s))
 
 
-async def transfer(request: web.Request) -> web.Response:
-    body = await read_object(request, {"target": str})
-    target = _member_id(body["target"]) if "target" in body else None
-    return await _on_leader(request, lambda host, timeout_s: host.transfer(target, timeout_s))
+async def remove_member(call: Call) -> web.Response:
+    return await _on_leader(call, lambda host, timeout_s: host.remove_member(call.places["id"], timeout_s))
 
 
-async def snapshot(request: web.Request) -> web.Response:
+async def transfer(call: Call) -> web.Response:
+    return await _on_leader(call, lambda host, timeout_s: host.transfer(call.body["target"], timeout_s))
+
+
+async def snapshot(call: Call) -> web.Response:
     """Of the node that was asked; no other is troubled."""
-    await read_object(request, {})
-    host = _host(request)
-    return _answer(request, host, await host.snapshot(_timeout_s(request)))
+    host = _host(call.request)
+    return _answer(call, host, await host.snapshot(call.timeout_s))
 
 
 def cluster_document(status: StatusView) -> dict[str, Any]:
@@ -73,28 +68,17 @@ def cluster_document(status: StatusView) -> dict[str, Any]:
     }
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        web.get("/api/v1/cluster", get_cluster),
-        web.post("/api/v1/cluster/members", add_member),
-        web.delete("/api/v1/cluster/members/{id}", remove_member),
-        web.post("/api/v1/cluster/transfer", transfer),
-        web.post("/api/v1/cluster/snapshot", snapshot),
-    ]
-
-
-async def _on_leader(request: web.Request, operation: Operation) -> web.Response:
-    host = _host(request)
+async def _on_leader(call: Call, change: Change) -> web.Response:
+    host = _host(call.request)
     status = host.status()
-    timeout_s = _timeout_s(request)
     if status.leader != status.node_id:
-        return await forward_to_leader(request, status, timeout_s)
-    return _answer(request, host, await operation(host, timeout_s))
+        return await forward_to_leader(call.request, status, call.timeout_s)
+    return _answer(call, host, await change(host, call.timeout_s))
 
 
-def _answer(request: web.Request, host: HostPort, outcome: Outcome) -> web.Response:
+def _answer(call: Call, host: HostPort, outcome: Outcome) -> web.Response:
     if isinstance(outcome, Committed):
-        return respond(request, cluster_document(host.status()))
+        return call.answer(cluster_document(host.status()))
     raise from_outcome(outcome)
 
 
@@ -106,19 +90,6 @@ def _host(request: web.Request) -> HostPort:
     return host
 
 
-def _timeout_s(request: web.Request) -> float:
-    text = request.query.get("timeout_ms", str(TIMEOUT_MS_DEFAULT))
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= TIMEOUT_MS_MAX:
-        raise bad_request(f"timeout_ms must be a whole number from 1 to {TIMEOUT_MS_MAX}", field="timeout_ms")
-    return int(text) / 1000
-
-
-def _member_id(text: str) -> str:
-    if not 1 <= len(text) <= 64 or not all(c.isalnum() or c in "-_." for c in text):
-        raise bad_request("a member id is 1-64 letters, digits, '-', '_' or '.'", field="id")
-    return text
-
-
 def _dialled(name: str, text: str) -> str:
     try:
         host, _ = split_address(name, text)
@@ -127,3 +98,50 @@ def _dialled(name: str, text: str) -> str:
     if len(text) > 255 or is_wildcard(host):
         raise bad_request(f"{name} {text[:64]!r} is no address others can dial", field=name)
     return text
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_DOCUMENT = record(
+    cluster_id=TEXT, leader=NULLABLE_TEXT, term=COUNT, revision=COUNT,
+    members=listed(
+        record(
+            id=TEXT, role=TEXT, http=TEXT, peer=TEXT, pid={"type": ["integer", "null"]},
+            term={"type": ["integer", "null"]}, applied={"type": ["integer", "null"]},
+        )
+    ),
+)  # fmt: skip
+
+
+def operations() -> list[Operation]:
+    one = Text(required=True, most=64, about="A member's id.", example="n4", pattern=_ID)
+    member: dict[str, Field] = {
+        "id": one,
+        "peer": Text(required=True, about="Where the others dial it.", example="10.0.0.4:7200"),
+        "http": Text(required=True, about="Where clients dial it.", example="10.0.0.4:7100"),
+    }
+    target = Text(most=64, pattern=_ID, about="Who shall lead; without it the most up to date.")
+    timeout = Integer(low=100, high=TIMEOUT_MS_MAX, default=TIMEOUT_MS_DEFAULT, about="How long to try, in ms.")
+    common: dict[str, Any] = {
+        "tag": "operations", "spaced": False, "timeout": timeout, "answers": {200: _DOCUMENT}, "denials": (404, 409),
+    }  # fmt: skip
+    base = "/api/v1/cluster"
+    return [
+        Operation(**common, method="GET", path=base, handler=get_cluster, about="Who is in the cluster."),
+        Operation(
+            **common, method="POST", path=f"{base}/members", handler=add_member, body=Shape(member),
+            about="Add a member that is running.",
+        ),
+        Operation(
+            **common, method="DELETE", path=f"{base}/members/{{id}}", handler=remove_member, places=Shape({"id": one}),
+            about="Remove a member for good.",
+        ),
+        Operation(
+            **common, method="POST", path=f"{base}/transfer", handler=transfer, body=Shape({"target": target}),
+            about="Hand leadership over.",
+        ),
+        Operation(
+            **common, method="POST", path=f"{base}/snapshot", handler=snapshot, body=Shape(),
+            about="Take a snapshot on the node that is asked.",
+        ),
+    ]  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cluster.ports import Denied, Unknown
+from coordinator.machine import results as r
 
 ErrorOutcome = Literal["denied", "retry", "unknown"]
 
@@ -30,6 +31,23 @@ _DENIALS: dict[str, tuple[int, ErrorOutcome]] = {
 }
 """Denials of the cluster that are not plain conflicts. Every other code is 409, denied."""
 
+_REFUSALS: dict[r.DenialCode, tuple[int, ErrorOutcome]] = {
+    "malformed": (400, "denied"),
+    "unknown_namespace": (404, "denied"),
+    "unknown_lease": (404, "denied"),
+    "unknown_session": (404, "denied"),
+    "unknown_lock": (404, "denied"),
+    "unknown_waiter": (404, "denied"),
+    "lease_expired": (403, "denied"),
+    "session_expired": (403, "denied"),
+    "not_owner": (403, "denied"),
+    "not_holder": (403, "denied"),
+    "lifetime_reached": (422, "denied"),
+    "quota_exceeded": (429, "retry"),
+    "capacity_exceeded": (429, "retry"),
+}
+"""Denials of the machine. Every other code is 409, denied."""
+
 
 class ApiError(Exception):
     """Ends a request with the one error shape. Raised by routes, turned into an answer by the middleware."""
@@ -42,16 +60,19 @@ class ApiError(Exception):
         *,
         outcome: ErrorOutcome = "denied",
         details: Mapping[str, Any] | None = None,
+        beside: Mapping[str, Any] | None = None,
     ) -> None:
+        """`beside`: fields of the answer next to the error, such as `acquired: false`."""
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.outcome = outcome
         self.details = dict(details or {})
+        self.beside = dict(beside or {})
 
     def body(self) -> dict[str, Any]:
-        return {
+        return self.beside | {
             "error": {
                 "code": self.code,
                 "message": self.message,
@@ -68,8 +89,15 @@ def bad_request(message: str, **details: Any) -> ApiError:
     return ApiError(400, "bad_request", message, details=details)
 
 
-def from_outcome(outcome: Denied | Unknown) -> ApiError:
+def from_outcome(outcome: Denied | Unknown, beside: Mapping[str, Any] | None = None) -> ApiError:
+    """What the cluster says when a command did not commit."""
     if isinstance(outcome, Unknown):
-        return ApiError(503, outcome.code, outcome.message, outcome="unknown")
+        return ApiError(503, outcome.code, outcome.message, outcome="unknown", beside=beside)
     status, meaning = _DENIALS.get(outcome.code, (409, "denied"))
-    return ApiError(status, outcome.code, outcome.message, outcome=meaning)
+    return ApiError(status, outcome.code, outcome.message, outcome=meaning, beside=beside)
+
+
+def from_denial(denied: r.Denied, beside: Mapping[str, Any] | None = None) -> ApiError:
+    """What the machine says of a command that committed and changed nothing."""
+    status, meaning = _REFUSALS.get(denied.code, (409, "denied"))
+    return ApiError(status, denied.code, denied.message, outcome=meaning, details=dict(denied.details), beside=beside)

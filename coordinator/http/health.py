@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from coordinator.http.bodies import respond
 from coordinator.http.errors import ApiError
 from coordinator.http.keys import NODE
+from coordinator.http.operations import Call, Operation
+from coordinator.http.schemas import TEXT, TRUE, record
 
 
-async def healthz(request: web.Request) -> web.Response:
-    return respond(request, {"alive": True, "node": request.app[NODE].node_id})
+async def healthz(call: Call) -> web.Response:
+    return call.answer({"alive": True, "node": call.request.app[NODE].node_id})
 
 
-async def readyz(request: web.Request) -> web.Response:
-    reason = request.app[NODE].unready_reason()
+async def readyz(call: Call) -> web.Response:
+    reason = call.request.app[NODE].unready_reason()
     if reason is not None:
         raise ApiError(503, "not_ready", reason, outcome="retry")
-    return respond(request, {"ready": True, "node": request.app[NODE].node_id})
+    return call.answer({"ready": True, "node": call.request.app[NODE].node_id})
 
 
-def routes() -> list[web.RouteDef]:
-    return [web.get("/healthz", healthz), web.get("/readyz", readyz)]
+def operations() -> list[Operation]:
+    return [
+        Operation(
+            method="GET", tag="operations", path="/healthz", handler=healthz, spaced=False,
+            about="Whether the process lives.", answers={200: record(alive=TRUE, node=TEXT)},
+        ),
+        Operation(
+            method="GET", tag="operations", path="/readyz", handler=readyz, spaced=False,
+            about="Whether this node serves.", answers={200: record(ready=TRUE, node=TEXT)},
+        ),
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.ports import Denied, Member, Outcome
+from coordinator.service import Service
 
 
 class MemberView(Protocol):
@@ -75,10 +76,11 @@ class NodeView:
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self._host: HostPort | None = None
+        self._service: Service | None = None
         self._phase = "starting"
 
-    def mark_running(self, host: HostPort) -> None:
-        self._host = host
+    def mark_running(self, host: HostPort, service: Service | None = None) -> None:
+        self._host, self._service = host, service
         self._phase = "running"
 
     def mark_stopping(self) -> None:
@@ -86,8 +88,20 @@ class NodeView:
 
     def mark_stopped(self) -> None:
         """From here on the host is not asked any more."""
-        self._host = None
+        self._host = self._service = None
         self._phase = "stopping"
+
+    @property
+    def service(self) -> Service | None:
+        """The service while it can be asked, else None."""
+        return self._service
+
+    def position(self) -> tuple[int, str]:
+        """The revision this node has applied and the leader it knows, for every answer's headers: cheap."""
+        if self._service is not None:
+            return self._service.revision, self._service.leader or ""
+        status = self.status()
+        return (0, "") if status is None else (status.applied, status.leader or "")
 
     @property
     def host(self) -> HostPort | None:

@@ -14,7 +14,10 @@ class HttpServer:
 
     def __init__(self, app: web.Application, listen: str) -> None:
         self._host, self._port = split_address("http", listen)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=DRAIN_S)
+        # A closed connection cancels its request: a waiter whose client is gone must leave the queue.
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=DRAIN_S, handler_cancellation=True
+        )
 
     async def start(self) -> None:
         await self._runner.setup()

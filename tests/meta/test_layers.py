@@ -13,7 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator.machine",),
     ("coordinator.errors", "coordinator.wire", "coordinator.addresses", "coordinator.events"),
     ("coordinator.config", "coordinator.endpoint"),
-    ("coordinator.watches",),
+    ("coordinator.watches", "coordinator.telemetry"),
     ("coordinator.service",),
     ("coordinator.sweeper",),
     ("coordinator.http", "coordinator.client"),

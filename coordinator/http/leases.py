@@ -1,0 +1,185 @@
+"""/api/v1/leases: acquire, renew, release, look up. Names as the source's gRPC contract has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.http.errors import ApiError
+from coordinator.http.fields import Field, Identity, Integer, Many, Shape, Text, hex_id, hex_ids
+from coordinator.http.moments import epoch_ms, ttl_ms
+from coordinator.http.operations import Call, Operation, packed_answer
+from coordinator.http.schemas import COUNT, EPOCH_MS, ID, MS, NULLABLE_ID, TEXT, TOKEN, TRUE, listed, record
+from coordinator.machine import commands as c
+from coordinator.machine.limits import (
+    MAX_BATCH_LEASES,
+    MAX_LIFETIME_MS,
+    MAX_LOOKUP_LEASES,
+    MAX_TTL_MS,
+    MIN_TTL_MS,
+)
+from coordinator.machine.reads import LeaseView
+
+TTL_HEADER = "X-Holdfast-Ttl-Ms"
+
+_RESOURCE = Text(required=True, about="What the lease is on.", example="tmp/segment-17")
+CLIENT = Text(required=True, about="Whose lease it is.", example="service-a-1")
+_LEASE = Identity(required=True, about="As the acquire answered it.")
+_DENIED = {"success": False}
+_ONE = "/api/v1/leases/{lease_id:(?!acquire$|acquire-batch$|renew$|release$|lookup$)[^/]+}"
+"""An id, well formed or not, but none of the names above it: those take POST only."""
+
+
+async def acquire(call: Call) -> web.Response:
+    body = call.body
+    command = c.AcquireLease(body["resource_id"], *(body[name] for name in _ASKED))
+    outcome = await call.service.propose(call.namespace, command, call.request_id, call.timeout_s)
+    committed = call.settled(call.service.still_held(call.namespace, outcome), _DENIED)
+    grant = committed.result
+    left_ms = ttl_ms(grant.expires_ms, committed.now_ms)
+    return call.answer(
+        {
+            "lease_id": hex_id(grant.lease_id),
+            "expires_at_epoch_ms": epoch_ms(left_ms),
+            "success": True,
+            "ttl_ms": left_ms,
+            "fencing_token": grant.fencing_token,
+            "reference_count": grant.reference_count,
+            "reacquired": grant.reacquired,
+        }
+    )
+
+
+async def acquire_batch(call: Call) -> web.Response:
+    body = call.body
+    command = c.AcquireLeases(body["resource_ids"], *(body[name] for name in _ASKED))
+    committed = await call.propose(command, _DENIED)
+    left_ms = ttl_ms(committed.result.expires_ms, committed.now_ms)
+    if call.wants_packed:
+        return packed_answer(committed.result.lease_ids, {TTL_HEADER: str(left_ms)})
+    return call.answer(
+        {
+            "lease_ids": hex_ids(committed.result.lease_ids),
+            "success": True,
+            "ttl_ms": left_ms,
+            "expires_at_epoch_ms": epoch_ms(left_ms),
+        }
+    )
+
+
+async def renew(call: Call) -> web.Response:
+    body = call.body
+    command = c.RenewLease(body["lease_id"], body["client_id"], body["extend_duration_ms"])
+    committed = await call.propose(command, _DENIED)
+    left_ms = ttl_ms(committed.result.expires_ms, committed.now_ms)
+    return call.answer({"success": True, "new_expires_at_epoch_ms": epoch_ms(left_ms), "ttl_ms": left_ms})
+
+
+async def release(call: Call) -> web.Response:
+    committed = await call.propose(c.ReleaseLease(call.body["resource_id"], call.body["client_id"]), _DENIED)
+    return call.answer({"success": True, "remaining_reference_count": committed.result.remaining_reference_count})
+
+
+async def get(call: Call) -> web.Response:
+    point = await call.read()
+    lease_id = call.places["lease_id"]
+    (lease,) = call.service.machine.leases(call.namespace, [lease_id], point.now_ms)
+    if lease is None:
+        raise ApiError(404, "unknown_lease", "there is no such lease, or it is long gone")
+    return call.answer(_lease(lease), point)
+
+
+async def look_up(call: Call) -> web.Response:
+    point = await call.read()
+    lease_ids = call.body["lease_ids"]
+    found = call.service.machine.leases(call.namespace, lease_ids, point.now_ms)
+    leases = [
+        {"lease_id": hex_id(lease_id), "state": "UNKNOWN"} if lease is None else _lease(lease)
+        for lease_id, lease in zip(lease_ids, found, strict=True)
+    ]
+    return call.answer({"leases": leases}, point)
+
+
+def _lease(lease: LeaseView) -> dict[str, Any]:
+    return {
+        "lease_id": hex_id(lease.lease_id),
+        "state": lease.state,
+        "ttl_ms": lease.ttl_ms,
+        "expires_at_epoch_ms": epoch_ms(lease.ttl_ms),
+        "owner": lease.client_id,
+        "client_id": lease.client_id,
+        "resource_id": lease.resource_id,
+        "kind": lease.kind,
+        "reference_count": lease.reference_count,
+        "fencing_token": lease.fencing_token,
+        "session_id": None if lease.session_id is None else hex_id(lease.session_id),
+    }
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_ASKED: dict[str, Field] = {
+    "client_id": CLIENT,
+    "lease_duration_ms": Integer(
+        required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="How long unless renewed.", example=60_000
+    ),
+    "session_id": Identity(about="The lease lives as long as this session; only its heartbeat renews it."),
+    "max_lifetime_ms": Integer(low=1, high=MAX_LIFETIME_MS, about="No renewal takes it further than this from now."),
+}
+_BEFORE_LEASE = {
+    "lease_id": ID, "state": {"enum": ["ACTIVE", "EXPIRED"]}, "ttl_ms": MS, "expires_at_epoch_ms": EPOCH_MS,
+    "owner": TEXT, "client_id": TEXT, "resource_id": TEXT, "kind": {"enum": ["resource", "lock"]},
+    "reference_count": COUNT, "fencing_token": TOKEN, "session_id": NULLABLE_ID,
+}  # fmt: skip
+_LEASE_RECORD = record(**_BEFORE_LEASE)
+_UNKNOWN = record(lease_id=ID, state={"const": "UNKNOWN"})
+
+
+def operations() -> list[Operation]:
+    post: dict[str, Any] = {"method": "POST", "tag": "leases", "writes": True}
+    resources = Many(required=True, item=_RESOURCE, most=MAX_BATCH_LEASES, about="In this order come the lease ids.")
+    extend = Integer(required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="From now on.", example=60_000)
+    looked_up = Many(required=True, item=_LEASE, most=MAX_LOOKUP_LEASES)
+    return [
+        Operation(
+            **post, path="/api/v1/leases/acquire", handler=acquire, body=Shape({"resource_id": _RESOURCE, **_ASKED}),
+            about="Get a lease on a resource; having one already extends it.",
+            answers={
+                200: record(
+                    lease_id=ID, expires_at_epoch_ms=EPOCH_MS, success=TRUE, ttl_ms=MS, fencing_token=TOKEN,
+                    reference_count=COUNT, reacquired={"type": "boolean"},
+                )
+            },
+            denials=(403, 404, 409, 429),
+        ),
+        Operation(
+            **post, path="/api/v1/leases/acquire-batch", handler=acquire_batch,
+            body=Shape({"resource_ids": resources, **_ASKED}),
+            about="Get leases on many resources at once; packed with Accept: application/x-holdfast-leases.",
+            answers={200: record(lease_ids=listed(ID), success=TRUE, ttl_ms=MS, expires_at_epoch_ms=EPOCH_MS)},
+            denials=(403, 404, 409, 429),
+        ),
+        Operation(
+            **post, path="/api/v1/leases/renew", handler=renew,
+            body=Shape({"lease_id": _LEASE, "client_id": CLIENT, "extend_duration_ms": extend}),
+            about="Keep a lease longer. Many at once: /heartbeats.",
+            answers={200: record(success=TRUE, new_expires_at_epoch_ms=EPOCH_MS, ttl_ms=MS)},
+            denials=(403, 404, 409, 422),
+        ),
+        Operation(
+            **post, path="/api/v1/leases/release", handler=release,
+            body=Shape({"resource_id": _RESOURCE, "client_id": CLIENT}), about="Give a lease back.",
+            answers={200: record(success=TRUE, remaining_reference_count=COUNT)}, denials=(403, 404, 409),
+        ),
+        Operation(
+            method="POST", tag="leases", reads=True, path="/api/v1/leases/lookup", handler=look_up,
+            body=Shape({"lease_ids": looked_up}), about="The state of up to 10,000 leases.",
+            answers={200: record(leases=listed({"anyOf": [_LEASE_RECORD, _UNKNOWN]}))}, denials=(404,),
+        ),
+        Operation(
+            method="GET", tag="leases", reads=True, path=_ONE, handler=get,
+            places=Shape({"lease_id": _LEASE}), about="The state of one lease.", answers={200: _LEASE_RECORD},
+            denials=(404,),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,87 @@
+"""/api/v1/namespaces: who may have how much of what. For administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.http.fields import Field, Integer, Shape, Text
+from coordinator.http.operations import Call, Operation
+from coordinator.http.schemas import COUNT, TEXT, TRUE, listed, record
+from coordinator.machine import commands as c
+from coordinator.machine import limits
+from coordinator.machine.namespaces import COUNTED, Namespace
+
+
+async def put(call: Call) -> web.Response:
+    body = call.body
+    await _propose(call, c.PutNamespace(*(body[name] for name in _QUOTAS)))
+    return call.answer({"namespace": call.places["name"], "quotas": {name: body[name] for name in _QUOTAS}})
+
+
+async def delete(call: Call) -> web.Response:
+    await _propose(call, c.DeleteNamespace())
+    return call.answer({"deleted": True, "namespace": call.places["name"]})
+
+
+async def _propose(call: Call, command: c.Command) -> None:
+    outcome = await call.service.propose(call.places["name"], command, call.request_id, call.timeout_s)
+    call.settled(outcome)
+
+
+async def list_namespaces(call: Call) -> web.Response:
+    point = await call.read()
+    known = call.service.machine.state.namespaces.by_name
+    return call.answer({"namespaces": [_namespace(known[name]) for name in sorted(known)]}, point)
+
+
+def _namespace(namespace: Namespace) -> dict[str, Any]:
+    return {
+        "namespace": namespace.name,
+        "quotas": {name: getattr(namespace.quotas, name) for name in _QUOTAS},
+        "used": dict(zip(COUNTED, namespace.used, strict=True)),
+    }
+
+
+def _quota(default: int) -> Integer:
+    return Integer(high=limits.MAX_QUOTA, default=default)
+
+
+_QUOTAS: dict[str, Field] = {
+    "leases": _quota(limits.DEFAULT_LEASES),
+    "locks": _quota(limits.DEFAULT_LOCKS),
+    "waiters": _quota(limits.DEFAULT_WAITERS),
+    "sessions": _quota(limits.DEFAULT_SESSIONS),
+    "name_bytes": _quota(limits.DEFAULT_NAME_BYTES),
+}
+
+
+def operations() -> list[Operation]:
+    one = Shape({"name": Text(required=True)})
+    quotas = record(**dict.fromkeys(_QUOTAS, COUNT))
+    common: dict[str, Any] = {"tag": "namespaces", "spaced": False}
+    return [
+        Operation(
+            **common, method="PUT", path="/api/v1/namespaces/{name}", writes=True, handler=put, places=one,
+            body=Shape(_QUOTAS), about="Create a namespace or change its quotas.",
+            answers={200: record(namespace=TEXT, quotas=quotas)}, denials=(409, 429),
+        ),
+        Operation(
+            **common, method="DELETE", path="/api/v1/namespaces/{name}", writes=True, handler=delete, places=one,
+            about="Delete an empty namespace.", answers={200: record(deleted=TRUE, namespace=TEXT)},
+            denials=(404, 409),
+        ),
+        Operation(
+            **common, method="GET", path="/api/v1/namespaces", reads=True, handler=list_namespaces,
+            about="All namespaces with their quotas and what they use.",
+            answers={
+                200: record(
+                    namespaces=listed(
+                        record(namespace=TEXT, quotas=quotas, used=record(**dict.fromkeys(COUNTED, COUNT)))
+                    )
+                )
+            },
+            denials=(404,),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,181 @@
+"""What the interface offers, as values: one `Operation` a route; routing, validation and OpenAPI are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from cluster.ports import Committed, Denied, Outcome
+from coordinator.http.bodies import PACKED, read_object, respond
+from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
+from coordinator.http.fields import Choice, Field, Integer, Shape, Text
+from coordinator.http.keys import NODE
+from coordinator.machine import results as r
+from coordinator.machine.commands import Command
+from coordinator.machine.limits import MAX_REQUEST_ID_BYTES
+from coordinator.service import ReadPoint, Service
+
+NAMESPACE = "X-Holdfast-Namespace"
+STALENESS = "X-Holdfast-Staleness-Ms"
+IDEMPOTENCY = "Idempotency-Key"
+TIMEOUT_MS_MAX = 300_000
+TIMEOUT_MS_MIN = 1_000
+"""Less than a commit or an election needs would only be a way to get no answer."""
+WRITE_TIMEOUT_MS = 5_000
+
+REQUEST_ID = Text(
+    most=MAX_REQUEST_ID_BYTES,
+    about="The same id applies once and is answered the same, also by another node. Or header Idempotency-Key.",
+)
+TIMEOUT = Integer(
+    low=TIMEOUT_MS_MIN, high=TIMEOUT_MS_MAX, default=WRITE_TIMEOUT_MS, about="How long this node may try, in ms."
+)
+READING: dict[str, Field] = {
+    "consistency": Choice(
+        options=("linearizable", "bounded", "local"), default="linearizable", about="How fresh the answer must be."
+    ),
+    "max_staleness_ms": Integer(
+        high=3_600_000, default=1_000, about="With bounded: how old; an older copy is not used but the leader asked."
+    ),
+}
+_NAMESPACE_TEXT = Text()
+
+Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """`writes` takes a request id, `reads` a consistency. `also` are body types the handler reads by itself."""
+
+    method: str
+    path: str
+    handler: Handler
+    about: str
+    tag: str
+    body: Shape | None = None
+    query: Shape = field(default_factory=Shape)
+    places: Shape = field(default_factory=Shape)
+    writes: bool = False
+    reads: bool = False
+    spaced: bool = True
+    """Belongs to a namespace."""
+    timeout: Field = TIMEOUT
+    also: tuple[str, ...] = ()
+    answers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """A JSON schema for each status beside the errors, or {} for a body that is not JSON."""
+    denials: tuple[int, ...] = ()
+    """Statuses of errors beyond those every operation has."""
+
+    def asked_in_url(self) -> Shape:
+        more: dict[str, Field] = {"timeout_ms": self.timeout}
+        return Shape({**self.query.fields, **(READING if self.reads else {}), **more})
+
+    def asked_in_body(self) -> Shape | None:
+        if self.body is None or not self.writes:
+            return self.body
+        return Shape({**self.body.fields, "request_id": REQUEST_ID})
+
+    def route(self) -> web.RouteDef:
+        body, query, places = self.asked_in_body(), self.asked_in_url(), self.places
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
+            if body is not None and request.content_type not in self.also:
+                call.body = body.read(await read_object(request))
+            return await self.handler(call)
+
+        return web.route(self.method, self.path, handle)
+
+
+def _once_each(request: web.Request) -> Mapping[str, str]:
+    query = request.query
+    if len(set(query)) != len(query):
+        twice = next(name for name in query if len(query.getall(name)) > 1)
+        raise bad_request(f"{twice[:64]!r} is in the URL twice", field=twice[:64])
+    return query
+
+
+class Call:
+    """One request, checked: what it says, and the service it is for."""
+
+    def __init__(self, request: web.Request, places: dict[str, Any], query: dict[str, Any]) -> None:
+        self.request = request
+        self.places = places
+        self.query = query
+        self.body: dict[str, Any] = {}
+
+    @property
+    def service(self) -> Service:
+        node = self.request.app[NODE]
+        if node.service is None:
+            raise ApiError(503, "not_ready", node.unready_reason() or "the node is not ready", outcome="retry")
+        return node.service
+
+    @property
+    def namespace(self) -> str:
+        name = self.request.headers.get(NAMESPACE)
+        return "default" if name is None else _NAMESPACE_TEXT.read(NAMESPACE, name)
+
+    @property
+    def timeout_s(self) -> float:
+        timeout_ms: int = self.query["timeout_ms"]
+        return timeout_ms / 1000
+
+    @property
+    def request_id(self) -> bytes | None:
+        """The body's own, else the header's: a proxy may have added one."""
+        said = self.body.get("request_id")
+        header = self.request.headers.get(IDEMPOTENCY)
+        if header is not None:
+            REQUEST_ID.read(IDEMPOTENCY, header)
+            said = header if said is None else said
+        if said is None:
+            return None
+        encoded: bytes = said.encode()
+        if len(encoded) > MAX_REQUEST_ID_BYTES:
+            raise bad_request(f"request_id must be at most {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
+        return encoded
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    async def propose(self, command: Command, beside: Mapping[str, Any] | None = None) -> Committed:
+        """The committed answer; a denial of any kind ends the request, with the fields `beside` it."""
+        outcome = await self.service.propose(self.namespace, command, self.request_id, self.timeout_s)
+        return self.settled(outcome, beside)
+
+    def settled(self, outcome: Outcome, beside: Mapping[str, Any] | None = None) -> Committed:
+        if not isinstance(outcome, Committed):
+            raise from_outcome(outcome, beside)
+        if isinstance(outcome.result, r.Denied):
+            raise from_denial(outcome.result, beside)
+        return outcome
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> ReadPoint:
+        """The machine may be read when this returns, up to the next await."""
+        service, namespace = self.service, self.namespace
+        point = await service.read(self.query["consistency"], self.query["max_staleness_ms"], self.timeout_s)
+        if isinstance(point, Denied):
+            raise from_outcome(point)
+        if namespace not in service.machine.state.namespaces.by_name:
+            message = f"there is no namespace {namespace}; an administrator creates one"
+            raise ApiError(404, "unknown_namespace", message, details={"field": "namespace"})
+        return point
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def answer(self, payload: Any, point: ReadPoint | None = None) -> web.Response:
+        headers = None if point is None else {STALENESS: str(point.staleness_ms)}
+        return respond(self.request, payload, headers=headers)
+
+    @property
+    def wants_packed(self) -> bool:
+        return PACKED in self.request.headers.get("Accept", "")
+
+
+def packed_answer(body: bytes, headers: Mapping[str, str]) -> web.Response:
+    return web.Response(body=body, content_type=PACKED, headers=headers)

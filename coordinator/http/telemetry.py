@@ -1,0 +1,151 @@
+"""/api/v1/telemetry as JSON and /metrics for Prometheus: the same numbers, with stable names and units."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.http.operations import Call, Operation
+from coordinator.http.schemas import COUNT, MS, NUMBER, TEXT, record
+from coordinator.service import Service
+from coordinator.telemetry import Histogram
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def telemetry(call: Call) -> web.Response:
+    return call.answer(document(call.service))
+
+
+async def metrics(call: Call) -> web.Response:
+    registry = CollectorRegistry()
+    registry.register(_Numbers(call.service))
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})
+
+
+def document(service: Service) -> dict[str, Any]:
+    counted, counts = service.telemetry, service.machine.counts()
+    return {
+        "orphans": counts.expired_leases,
+        "sweep_backlog": counts.backlog,
+        "renewal_failure_rate": counted.renewal_failure_rate,
+        "renewals": counted.renewals,
+        "renewal_failures": counted.renewal_failures,
+        "denials": dict(counted.denials),
+        "active_leases": counts.active_leases,
+        "expired_leases": counts.expired_leases,
+        "sessions": counts.sessions,
+        "locks": counts.locks,
+        "waiters": counts.waiters,
+        "queue_depth": service.queue_depth(),
+        "watches": service.hub.watches,
+        "watch_lag_revisions": service.hub.lag,
+        "leader_changes": counted.leader_changes,
+        "role": "leader" if service.leading else "follower",
+        "revision": service.revision,
+        "now_ms": service.now_ms(),
+        "last_fencing_token": counts.last_token,
+    }
+
+
+class _Numbers(Collector):
+    """Prometheus's view of one moment."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counters()
+        yield from self._gauges()
+        yield from self._histograms()
+
+    def _counters(self) -> Iterator[Metric]:
+        counted = self._service.telemetry
+        yield CounterMetricFamily(
+            "holdfast_renewals", "Leases and locks renewed by requests this node served", value=counted.renewals
+        )
+        yield CounterMetricFamily(
+            "holdfast_renewal_failures", "Renewals this node was asked for and refused", value=counted.renewal_failures
+        )
+        yield CounterMetricFamily(
+            "holdfast_swept", "What sweeps of this node worked off while it led", value=counted.swept
+        )
+        yield CounterMetricFamily(
+            "holdfast_leader_changes", "Leaders this node has seen come", value=counted.leader_changes
+        )
+        for name, label, about, counter in (
+            ("holdfast_denials", "reason", "Requests this node refused", counted.denials),
+            ("holdfast_proposals", "outcome", "Commands this node proposed", counted.outcomes),
+            ("holdfast_expired", "kind", "Applied expiries, on every node the same", counted.expired),
+            ("holdfast_watches_cut", "reason", "Watches this node ended", counted.watches_cut),
+        ):
+            family = CounterMetricFamily(name, about, labels=[label])
+            for key in sorted(counter):
+                family.add_metric([key], counter[key])
+            yield family
+
+    def _gauges(self) -> Iterator[Metric]:
+        service = self._service
+        counts = service.machine.counts()
+        leases = GaugeMetricFamily("holdfast_leases", "Leases and lock holds in the state", labels=["state"])
+        leases.add_metric(["active"], counts.active_leases)
+        leases.add_metric(["expired"], counts.expired_leases)
+        yield leases
+        role = GaugeMetricFamily("holdfast_role", "1 for what this node is", labels=["role"])
+        for name in ("leader", "follower"):
+            role.add_metric([name], float(service.leading == (name == "leader")))
+        yield role
+        clock_s = service.now_ms() / 1000 - time.time()
+        for name, about, value in (
+            ("holdfast_sessions", "Sessions in the state", counts.sessions),
+            ("holdfast_locks", "Locks that are held or waited for", counts.locks),
+            ("holdfast_lock_waiters", "Waiters in lock queues", counts.waiters),
+            ("holdfast_sweep_backlog", "What is due and not worked off yet", counts.backlog),
+            ("holdfast_remembered_requests", "Request ids kept", counts.remembered_requests),
+            ("holdfast_queue_commands", "Commands that wait for an entry on this node", service.queue_depth()),
+            ("holdfast_watches", "Open watches on this node", service.hub.watches),
+            ("holdfast_watch_lag_revisions", "How far the slowest watch is behind", service.hub.lag),
+            ("holdfast_revision", "Last applied log index", service.revision),
+            ("holdfast_staleness_seconds", "How old this node's state may be", service.staleness_ms() / 1000),
+            ("holdfast_cluster_clock_minus_wall_seconds", "Grows smaller in an outage, and only then", clock_s),
+        ):
+            yield GaugeMetricFamily(name, about, value=value)
+
+    def _histograms(self) -> Iterator[Metric]:
+        counted = self._service.telemetry
+        for name, about, histogram in (
+            ("holdfast_commit_seconds", "From a request to its applied answer", counted.commit_s),
+            ("holdfast_apply_seconds", "Applying one entry", counted.apply_s),
+            ("holdfast_sweep_seconds", "One sweep, committed", counted.sweep_s),
+            ("holdfast_batch_commands", "Commands in one entry", counted.batch_commands),
+        ):
+            yield _histogram(name, about, histogram)
+
+
+def _histogram(name: str, about: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(name, about, buckets=histogram.cumulative(), sum_value=histogram.sum)
+
+
+def operations() -> list[Operation]:
+    numbers = record(
+        orphans=COUNT, sweep_backlog=COUNT, renewal_failure_rate=NUMBER, renewals=COUNT, renewal_failures=COUNT,
+        denials={"type": "object"}, active_leases=COUNT, expired_leases=COUNT, sessions=COUNT, locks=COUNT,
+        waiters=COUNT, queue_depth=COUNT, watches=COUNT, watch_lag_revisions={"type": "integer"},
+        leader_changes=COUNT, role=TEXT, revision=COUNT, now_ms=MS, last_fencing_token=COUNT,
+    )  # fmt: skip
+    return [
+        Operation(
+            method="GET", tag="operations", path="/api/v1/telemetry", handler=telemetry, spaced=False,
+            about="This node's numbers as JSON.", answers={200: numbers},
+        ),
+        Operation(
+            method="GET", tag="operations", path="/metrics", handler=metrics, spaced=False,
+            about="This node's numbers for Prometheus.", answers={200: {}},
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,74 @@
+"""What happened, for watchers: events under the revision (log index) that made them, kept in a bounded ring.
+
+The ring is no part of the replicated state: it is derived from the entries a node has applied, so two nodes agree
+about every event both have, and a node restored from a snapshot has none older than it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+from coordinator.machine.limits import MAX_EVENTS
+
+EventKind = Literal[
+    "lease_acquired", "lease_released", "lease_expired",
+    "session_created", "session_deleted", "session_expired",
+    "lock_granted", "lock_released", "lock_expired", "lock_broken",
+    "wait_begun", "wait_expired", "wait_cancelled",
+    "namespace_changed", "namespace_deleted",
+]  # fmt: skip
+"""Renewals are no events: at a million a second they would be all a watcher sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`number` is the lease's or session's id; of a lock event the id of the lease that holds it."""
+
+    revision: int
+    kind: EventKind
+    namespace: str
+    key: str
+    owner: str
+    number: int = 0
+    fencing_token: int = 0
+    waiter_id: int = 0
+    request_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Events before `first_revision` are gone: read the state, then watch from there."""
+
+    first_revision: int
+
+
+class EventRing:
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        self._max_events = max_events
+        self._entries: deque[tuple[int, tuple[Event, ...]]] = deque()
+        self._count = 0
+        self.compacted = 0
+        """Every event of a revision greater than this is here."""
+
+    def add(self, revision: int, events: tuple[Event, ...]) -> None:
+        if not events:
+            return
+        self._entries.append((revision, events))
+        self._count += len(events)
+        while self._count > self._max_events and len(self._entries) > 1:
+            self.compacted, dropped = self._entries.popleft()
+            self._count -= len(dropped)
+
+    def since(self, revision: int) -> list[Event] | Compacted:
+        """All events of later revisions, in order."""
+        if revision < self.compacted:
+            return Compacted(self.compacted + 1)
+        newer = list(takewhile(lambda entry: entry[0] > revision, reversed(self._entries)))
+        return [event for _, events in reversed(newer) for event in events]
+
+    def clear(self, revision: int) -> None:
+        self._entries.clear()
+        self._count, self.compacted = 0, revision

@@ -1,0 +1,309 @@
+"""Leases: a client's claim on a resource for a time. A lock's hold is one too, so both renew and expire alike.
+
+Rules that hold here: a client has at most one ACTIVE lease on a resource, and acquiring again extends it; nothing that
+a client sends makes a lease end earlier than it was told before; a lease past its expiry is never renewed, whether or
+not a sweep has reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coordinator.machine.commands import AcquireLease, AcquireLeases, ReleaseLease, RenewLease
+from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
+from coordinator.machine.names import CLIENT, RESOURCE
+from coordinator.machine.namespaces import LEASES, Namespace, over_quota
+from coordinator.machine.results import Denied, LeaseGranted, LeaseReleased, LeaseRenewed, LeasesGranted, Result
+from coordinator.machine.state import ACTIVE, DELETED, EXPIRED, State
+
+# --- rows: shared with locks ----------------------------------------------------------------------------------------
+
+
+def effective_expiry(state: State, slot: int) -> int:
+    """A session keeps its leases exactly as long as itself, but none past its own deadline."""
+    expiry: int = state.leases.expiry_ms[slot]
+    session = state.leases.session[slot]
+    return min(expiry, state.sessions.expiry_ms[session - 1]) if session else expiry
+
+
+def create(
+    state: State, kind: int, resource: int, owner: int, ttl_ms: int, session: int, lifetime_ms: int | None
+) -> int:
+    """A new ACTIVE lease. Takes over one reference to each of the two names."""
+    table = state.leases
+    slot = table.allocate()
+    table.touch(slot)
+    deadline_ms = NEVER_MS if lifetime_ms is None else state.now_ms + lifetime_ms
+    table.expiry_ms[slot] = deadline_ms if session else min(state.now_ms + ttl_ms, deadline_ms)
+    table.deadline_ms[slot] = deadline_ms
+    table.token[slot] = state.next_token()
+    table.generation[slot] = max(1, table.generation[slot])
+    table.owner[slot] = owner
+    table.resource[slot] = resource
+    table.ttl_ms[slot] = ttl_ms
+    table.count[slot] = 1
+    table.state[slot] = ACTIVE
+    table.kind[slot] = kind
+    if session:
+        _link(state, slot, session)
+    state.pairs.insert(state.pair_of(slot), slot)
+    state.names.count(resource, 1)
+    state.names.count(owner, 1)
+    state.lease_timers.schedule(slot, table.expiry_ms[slot])
+    return slot
+
+
+def extend(state: State, slot: int, ttl_ms: int) -> int:
+    """Until `ttl_ms` from now or longer, within its lifetime; answers the expiry. Not for a session's lease."""
+    table = state.leases
+    expiry_ms = max(table.expiry_ms[slot], min(state.now_ms + ttl_ms, table.deadline_ms[slot]))
+    table.touch(slot)
+    table.expiry_ms[slot] = expiry_ms
+    return expiry_ms
+
+
+def expire(state: State, slot: int) -> None:
+    """ACTIVE → EXPIRED: still known for the safety buffer from now, so that its owner is told why it is refused."""
+    table = state.leases
+    _deactivate(state, slot)
+    table.expiry_ms[slot] = state.now_ms
+    table.state[slot] = EXPIRED
+    state.lease_timers.schedule(slot, state.now_ms + SAFETY_BUFFER_MS)
+
+
+def end(state: State, slot: int) -> None:
+    """ACTIVE → gone: released by its owner."""
+    _deactivate(state, slot)
+    forget(state, slot)
+
+
+def forget(state: State, slot: int) -> None:
+    table = state.leases
+    resource, owner = table.resource[slot], table.owner[slot]
+    if table.kind[slot] == RESOURCE:
+        state.namespace_of(resource).used[LEASES] -= 1
+    table.touch(slot)
+    table.generation[slot] = (table.generation[slot] + 1) & 0xFFFFFFFF or 1
+    table.release(slot)
+    state.names.drop(resource)
+    state.names.drop(owner)
+
+
+def _deactivate(state: State, slot: int) -> None:
+    table = state.leases
+    state.pairs.remove(state.pair_of(slot), slot)
+    state.names.count(table.resource[slot], -1)
+    state.names.count(table.owner[slot], -1)
+    table.touch(slot)
+    if table.session[slot]:
+        _unlink(state, slot)
+
+
+def _link(state: State, slot: int, session: int) -> None:
+    table, sessions = state.leases, state.sessions
+    sessions.touch(session - 1)
+    head = sessions.head[session - 1]
+    if head:
+        table.touch(head - 1)
+        table.previous[head - 1] = slot + 1
+    table.next[slot] = head
+    table.session[slot] = session
+    sessions.head[session - 1] = slot + 1
+    sessions.leases[session - 1] += 1
+
+
+def _unlink(state: State, slot: int) -> None:
+    table, sessions = state.leases, state.sessions
+    session = table.session[slot] - 1
+    before, after = table.previous[slot], table.next[slot]
+    sessions.touch(session)
+    if before:
+        table.touch(before - 1)
+        table.next[before - 1] = after
+    else:
+        sessions.head[session] = after
+    if after:
+        table.touch(after - 1)
+        table.previous[after - 1] = before
+    sessions.leases[session] -= 1
+    table.session[slot] = table.next[slot] = table.previous[slot] = 0
+
+
+# --- checks: shared with locks --------------------------------------------------------------------------------------
+
+
+def owning_session(state: State, namespace: Namespace, session_id: int | None, client_id: str) -> int | Denied:
+    """The slot plus one of a session that is alive and the client's; 0 without one."""
+    if session_id is None:
+        return 0
+    slot = state.slot_of(state.sessions, session_id)
+    if slot < 0 or state.namespace_of(state.sessions.owner[slot]) is not namespace:
+        return Denied("unknown_session", "there is no such session; create one", {"field": "session_id"})
+    if state.sessions.state[slot] != ACTIVE or state.sessions.expiry_ms[slot] <= state.now_ms:
+        return Denied("session_expired", "the session has ended; create a new one", {"field": "session_id"})
+    if state.names.text(state.sessions.owner[slot]) != client_id:
+        return Denied("not_owner", "the session belongs to another client", {"field": "session_id"})
+    return slot + 1
+
+
+def over_names(state: State, namespace: Namespace, kind: int, texts: Sequence[str], client_id: str) -> Denied | None:
+    """The denial, if interning these names would be too much for the namespace."""
+    names, limit = state.names, namespace.quotas.name_bytes
+    in_use = names.bytes_in[namespace.number]
+    if in_use + sum(4 * len(text) for text in texts) + 4 * len(client_id) <= limit:
+        return None
+    wanted = {(kind, text): None for text in texts} | {(CLIENT, client_id): None}
+    new = sum(len(text.encode()) for kind, text in wanted if names.find(kind, namespace.number, text) < 0)
+    return None if in_use + new <= limit else over_quota(namespace.name, "name_bytes", limit)
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def acquire(state: State, namespace: Namespace, command: AcquireLease) -> Result:
+    asked = _asked(state, namespace, command, (command.resource_id,))
+    if isinstance(asked, Denied):
+        return asked
+    owner = state.names.intern(CLIENT, namespace.number, command.client_id)
+    slot, reacquired = _acquire_one(state, namespace, command.resource_id, owner, command, asked)
+    state.names.drop(owner)
+    expires_ms = effective_expiry(state, slot)
+    count = state.names.active[state.leases.resource[slot]]
+    token = state.leases.token[slot]
+    return LeaseGranted(state.lease_id(slot), token, expires_ms - state.now_ms, expires_ms, count, reacquired)
+
+
+def acquire_batch(state: State, namespace: Namespace, command: AcquireLeases) -> Result:
+    asked = _asked(state, namespace, command, command.resource_ids)
+    if isinstance(asked, Denied):
+        return asked
+    owner = state.names.intern(CLIENT, namespace.number, command.client_id)
+    slots = [_acquire_one(state, namespace, name, owner, command, asked)[0] for name in command.resource_ids]
+    state.names.drop(owner)
+    lease_ids = np.array([state.lease_id(slot) for slot in slots], dtype="<u8").tobytes()
+    expires_ms = min(effective_expiry(state, slot) for slot in slots)
+    return LeasesGranted(lease_ids, expires_ms - state.now_ms, expires_ms)
+
+
+def _asked(
+    state: State, namespace: Namespace, command: AcquireLease | AcquireLeases, resource_ids: tuple[str, ...]
+) -> int | Denied:
+    """The owning session (0 for none) if all of it may be granted."""
+    session = owning_session(state, namespace, command.session_id, command.client_id)
+    if isinstance(session, Denied):
+        return session
+    denied = _over_leases(state, namespace, command.client_id, resource_ids)
+    denied = denied or over_names(state, namespace, RESOURCE, resource_ids, command.client_id)
+    return denied or _other_session(state, namespace, command.client_id, resource_ids, session)
+
+
+def _over_leases(state: State, namespace: Namespace, client_id: str, resource_ids: tuple[str, ...]) -> Denied | None:
+    more = len(resource_ids)
+    if namespace.over(LEASES, more) is None and state.leases.room(more):
+        return None
+    held = [_held(state, namespace, client_id, resource_id) for resource_id in dict.fromkeys(resource_ids)]
+    more = sum(1 for slot in held if slot < 0 or effective_expiry(state, slot) <= state.now_ms)
+    denied = namespace.over(LEASES, more)
+    if denied is None and not state.leases.room(more):
+        return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases")
+    return denied
+
+
+def _held(state: State, namespace: Namespace, client_id: str, resource_id: str) -> int:
+    owner = state.names.find(CLIENT, namespace.number, client_id)
+    resource = state.names.find(RESOURCE, namespace.number, resource_id)
+    return -1 if owner < 0 or resource < 0 else state.find_lease(resource, owner)
+
+
+def _other_session(
+    state: State, namespace: Namespace, client_id: str, resource_ids: tuple[str, ...], session: int
+) -> int | Denied:
+    """A live lease keeps the owner it has, its session or none: it must not lose one by being acquired again."""
+    if state.names.find(CLIENT, namespace.number, client_id) < 0:
+        return session
+    for resource_id in resource_ids:
+        slot = _held(state, namespace, client_id, resource_id)
+        if slot >= 0 and state.leases.session[slot] != session and effective_expiry(state, slot) > state.now_ms:
+            message = (
+                f"{client_id} has a lease on {resource_id} already, under another session or none; release it first"
+            )
+            return Denied("session_mismatch", message, {"field": "session_id", "resource_id": resource_id})
+    return session
+
+
+def _acquire_one(
+    state: State,
+    namespace: Namespace,
+    resource_id: str,
+    owner: int,
+    command: AcquireLease | AcquireLeases,
+    session: int,
+) -> tuple[int, bool]:
+    """The lease, and whether the client had it already. The caller keeps `owner` from being forgotten meanwhile."""
+    names = state.names
+    resource = names.intern(RESOURCE, namespace.number, resource_id)
+    is_new = names.references[resource] == 1
+    slot = -1 if is_new else state.find_lease(resource, owner)
+    if slot >= 0 and effective_expiry(state, slot) <= state.now_ms:
+        lapse(state, slot)
+        slot = -1
+    if slot >= 0:
+        names.drop(resource)
+        if not session:
+            extend(state, slot, command.lease_duration_ms)
+        return slot, True
+    names.refer(owner)
+    slot = create(state, RESOURCE, resource, owner, command.lease_duration_ms, session, command.max_lifetime_ms)
+    namespace.used[LEASES] += 1
+    number, token = state.lease_id(slot), state.leases.token[slot]
+    state.emit("lease_acquired", namespace.number, resource_id, command.client_id, number, token=token)
+    return slot, False
+
+
+def lapse(state: State, slot: int) -> None:
+    """Ends a resource's lease whose time is over: released if its session was deleted, else expired."""
+    table = state.leases
+    session = table.session[slot]
+    released = session and state.sessions.state[session - 1] == DELETED
+    resource = table.resource[slot]
+    key, owner = state.names.text(resource), state.names.text(table.owner[slot])
+    number, token, namespace = state.lease_id(slot), table.token[slot], state.names.namespace[resource]
+    if released:
+        end(state, slot)
+    else:
+        expire(state, slot)
+    state.emit("lease_released" if released else "lease_expired", namespace, key, owner, number, token=token)
+
+
+def renew(state: State, namespace: Namespace, command: RenewLease) -> Result:
+    table = state.leases
+    slot = state.slot_of(table, command.lease_id)
+    if slot < 0 or state.names.namespace[table.owner[slot]] != namespace.number:
+        return Denied("unknown_lease", "there is no such lease, or it is long gone; acquire a new one")
+    if state.names.text(table.owner[slot]) != command.client_id:
+        return Denied("not_owner", "the lease belongs to another client")
+    if table.state[slot] != ACTIVE or effective_expiry(state, slot) <= state.now_ms:
+        return Denied("lease_expired", "the lease has expired; stop using the resource, then acquire a new lease")
+    if table.session[slot]:
+        return Denied("session_owned", "the lease belongs to a session: send the session's heartbeat instead")
+    deadline_ms = table.deadline_ms[slot]
+    if table.expiry_ms[slot] == deadline_ms < state.now_ms + command.extend_duration_ms:
+        return Denied("lifetime_reached", "the lease cannot live longer; acquire a new one when it has ended")
+    expires_ms = extend(state, slot, command.extend_duration_ms)
+    return LeaseRenewed(expires_ms - state.now_ms, expires_ms)
+
+
+def release(state: State, namespace: Namespace, command: ReleaseLease) -> Result:
+    slot = _held(state, namespace, command.client_id, command.resource_id)
+    if slot < 0:
+        return Denied("unknown_lease", f"{command.client_id} has no lease on {command.resource_id}")
+    if effective_expiry(state, slot) <= state.now_ms:
+        return Denied("lease_expired", "the lease has expired already")
+    resource = state.leases.resource[slot]
+    number, token = state.lease_id(slot), state.leases.token[slot]
+    remaining = state.names.active[resource] - 1
+    end(state, slot)
+    state.emit("lease_released", namespace.number, command.resource_id, command.client_id, number, token=token)
+    return LeaseReleased(remaining)

@@ -1,0 +1,81 @@
+"""Every bound of the machine, by name. Relations between them are checked in tests/machine/test_limits.py.
+
+They are part of the replicated rules: two nodes with different limits would answer differently, so a change here is
+a change of the machine's version, not of a node's settings.
+"""
+
+from __future__ import annotations
+
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+# --- names and ids ------------------------------------------------------------------------------------------------
+
+MAX_NAME_CHARACTERS = 255
+MAX_REQUEST_ID_BYTES = 128
+MAX_ID = (1 << 64) - 1
+MAX_TOKEN = (1 << 63) - 1
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+MIN_TTL_MS = 1
+MAX_TTL_MS = 30 * DAY_MS
+MAX_LIFETIME_MS = 3650 * DAY_MS
+MAX_BLOCK_MS = 10 * MINUTE_MS
+MAX_LOCK_DELAY_MS = 5 * MINUTE_MS
+SAFETY_BUFFER_MS = 30 * SECOND_MS
+"""How long an expired lease or session stays known, so that its owner is told what happened (DESIGN §6)."""
+
+NEVER_MS = 1 << 62
+"""A moment that does not come: the expiry of what only a session keeps alive, the deadline of what has none."""
+
+TIMER_SHIFT = 7
+"""A timer bucket is 128 ms wide: an expiry nobody asks about commits at most that much late, never early."""
+
+MAX_NOW_MS = ((1 << 32) - 2 << TIMER_SHIFT) - MAX_LIFETIME_MS - SAFETY_BUFFER_MS
+"""Timer buckets are 32-bit: about seven years of cluster time after the longest lifetime is taken off."""
+
+# --- one command --------------------------------------------------------------------------------------------------
+
+MAX_COMMAND_BYTES = 16 << 20
+MAX_HEARTBEAT_LEASES = 100_000
+MAX_BATCH_LEASES = 2_000
+MAX_LOOKUP_LEASES = 10_000
+MAX_KEYS_PER_ACQUIRE = 64
+MAX_PERMITS = 1 << 20
+MAX_LISTED_LOCKS = 1_000
+
+# --- one entry ----------------------------------------------------------------------------------------------------
+
+MAX_EXPIRIES_PER_ENTRY = 1_000
+"""Leases expired, released with their session, or forgotten in one entry without being asked for by name."""
+MAX_TIMER_CHECKS_PER_ENTRY = 16_000
+MAX_SWEEP = 20_000
+"""What a `Sweep` command may ask for on top."""
+
+# --- the whole state ----------------------------------------------------------------------------------------------
+
+MAX_LEASES = 1 << 25
+MAX_SESSIONS = 1 << 22
+MAX_NAMES = 1 << 27
+MAX_NAMESPACES = 4_096
+MAX_WAITERS_PER_KEY = 16_384
+MAX_HOLDERS_PER_KEY = 16_384
+
+MAX_REQUESTS = 1 << 18
+MAX_REQUEST_BYTES = 64 << 20
+REQUEST_MEMORY_MS = 15 * MINUTE_MS
+"""How long a request id is remembered; less when more than MAX_REQUESTS arrive in that time (oldest go first)."""
+
+MAX_EVENTS = 1 << 17
+
+# --- quotas of a namespace unless it has its own ------------------------------------------------------------------
+
+DEFAULT_LEASES = 10_000_000
+DEFAULT_LOCKS = 1_000_000
+DEFAULT_WAITERS = 200_000
+DEFAULT_SESSIONS = 1_000_000
+DEFAULT_NAME_BYTES = 2 << 30
+MAX_QUOTA = 1 << 40

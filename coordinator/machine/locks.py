@@ -1,0 +1,197 @@
+"""Locks: acquire, renew, release, break, cancel, as the source contract has them (DESIGN §7).
+
+A hold is a lease on the lock's key, so heartbeats and sessions renew it like any other; what is particular to locks is
+who may join, who waits (`waiters`), and that an ended hold is handed to the next in the same entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.machine import leases
+from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
+from coordinator.machine.limits import MAX_WAITERS_PER_KEY
+from coordinator.machine.names import CLIENT, LOCK
+from coordinator.machine.namespaces import LOCKS, WAITERS, Namespace
+from coordinator.machine.results import (
+    Denied,
+    LockBroken,
+    LockReleased,
+    LockRenewed,
+    LockWaiting,
+    Result,
+    WaitCancelled,
+)
+from coordinator.machine.state import Lock, State, Waiter
+from coordinator.machine.waiters import (
+    busy,
+    dismiss,
+    end_hold,
+    fits,
+    grant,
+    held_slot,
+    live_holder,
+    reentrant,
+    settle,
+)
+
+
+def acquire(state: State, namespace: Namespace, command: AcquireLock) -> Result:
+    return _acquire(state, namespace, command, (command.lock_key,))
+
+
+def acquire_many(state: State, namespace: Namespace, command: AcquireLocks) -> Result:
+    return _acquire(state, namespace, command, command.lock_keys)
+
+
+def _acquire(
+    state: State, namespace: Namespace, command: AcquireLock | AcquireLocks, lock_keys: tuple[str, ...]
+) -> Result:
+    session = leases.owning_session(state, namespace, command.session_id, command.client_id)
+    if isinstance(session, Denied):
+        return session
+    names = state.names
+    known = [names.find(LOCK, namespace.number, text) for text in lock_keys]
+    denied = _over(state, namespace, lock_keys, command.client_id)
+    if denied is not None:
+        return denied
+    settle(state, [key for key in known if key >= 0])
+    keys = tuple(names.intern(LOCK, namespace.number, text) for text in lock_keys)
+    client = names.intern(CLIENT, namespace.number, command.client_id)
+    waiter = Waiter(
+        0, namespace.number, keys, client, command.lease_time_ms, command.mode, command.permits, session,
+        command.lock_delay_ms, state.now_ms + command.block_time_ms, state.request_id,
+        isinstance(command, AcquireLocks),
+    )  # fmt: skip
+    result = _grant_or_wait(state, namespace, waiter, command.block_time_ms)
+    # What keeps the names from here on are the holds, the locks and the waiter.
+    names.drop(client)
+    for key in keys:
+        names.drop(key)
+    return result
+
+
+def _over(state: State, namespace: Namespace, lock_keys: tuple[str, ...], client_id: str) -> Denied | None:
+    new = sum(1 for text in lock_keys if state.names.find(LOCK, namespace.number, text) not in state.locks)
+    denied = namespace.over(LOCKS, new) or leases.over_names(state, namespace, LOCK, lock_keys, client_id)
+    if denied is None and not state.leases.room(len(lock_keys)):
+        return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases and holds")
+    return denied
+
+
+def _grant_or_wait(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -> Result:
+    held = {key: slot for key in ask.keys if (slot := held_slot(state, key, ask.client)) >= 0}
+    for key, slot in held.items():
+        if not reentrant(state, ask, key, slot):
+            return _not_reentrant(state, key, ask, slot)
+    if all(key in held or (key not in state.queues and fits(state, ask, key)) for key in ask.keys):
+        return grant(state, ask)
+    # Waiting for one key while holding another of the same request is how deadlocks begin: that is answered at once.
+    if not block_time_ms or held:
+        return busy(state, ask)
+    return _wait(state, namespace, ask)
+
+
+def _not_reentrant(state: State, key: int, ask: Waiter, slot: int) -> Denied:
+    text = state.names.text(key)
+    if state.leases.session[slot] != ask.session:
+        message = f"you hold {text} under another session or none; release it first, or name that session"
+        return Denied("session_mismatch", message, {"field": "session_id", "lock_key": text})
+    message = (
+        f"you hold {text} shared: two who did this would wait for each other; release it, then acquire exclusively"
+    )
+    return Denied("mode_mismatch", message, {"field": "mode", "lock_key": text})
+
+
+def _wait(state: State, namespace: Namespace, ask: Waiter) -> Result:
+    denied = namespace.over(WAITERS)
+    if denied is not None:
+        return denied
+    position = max(len(state.queues.get(key, ())) for key in ask.keys)
+    if position >= MAX_WAITERS_PER_KEY:
+        return Denied("capacity_exceeded", f"{MAX_WAITERS_PER_KEY} are waiting for this key already; try again later")
+    state.last_waiter += 1
+    waiter = Waiter(state.last_waiter, *(getattr(ask, name) for name in _AFTER_ID))
+    for key in waiter.keys:
+        if key not in state.locks:
+            state.names.refer(key)
+            namespace.used[LOCKS] += 1
+            state.locks[key] = Lock(ask.mode, ask.permits, (), 0, 0)
+    state.names.refer(waiter.client)
+    state.waiters[waiter.waiter_id] = waiter
+    state.enqueue(waiter)
+    namespace.used[WAITERS] += 1
+    text, client = state.names.text(waiter.keys[0]), state.names.text(waiter.client)
+    state.emit("wait_begun", namespace.number, text, client, waiter_id=waiter.waiter_id, request_id=waiter.request_id)
+    return LockWaiting(text, client, waiter.waiter_id, position, waiter.deadline_ms)
+
+
+_AFTER_ID = Waiter.__slots__[1:]
+
+
+# --- what a holder asks ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    key: int
+    slot: int
+
+
+def _hold(state: State, namespace: Namespace, command: RenewLock | ReleaseLock) -> _Hold | Denied:
+    """The hold the token belongs to, if it is alive. Changes nothing, so that a refusal does not either."""
+    key = state.names.find(LOCK, namespace.number, command.lock_key)
+    client = state.names.find(CLIENT, namespace.number, command.client_id)
+    slot = held_slot(state, key, client) if key in state.locks and client >= 0 else -1
+    if slot >= 0 and state.leases.token[slot] == command.fencing_token:
+        return _Hold(key, slot)
+    holder = live_holder(state, key)
+    message = f"{command.client_id} does not hold {command.lock_key} under this token (any more); stop what it guards"
+    return Denied("not_holder", message, {"holder": holder})
+
+
+def renew(state: State, namespace: Namespace, command: RenewLock) -> Result:
+    hold = _hold(state, namespace, command)
+    if isinstance(hold, Denied):
+        return hold
+    if state.leases.session[hold.slot]:
+        return Denied("session_owned", "the lock belongs to a session: send the session's heartbeat instead")
+    expires_ms = leases.extend(state, hold.slot, command.extend_time_ms)
+    return LockRenewed(expires_ms - state.now_ms, expires_ms)
+
+
+def release(state: State, namespace: Namespace, command: ReleaseLock) -> Result:
+    hold = _hold(state, namespace, command)
+    if isinstance(hold, Denied):
+        return hold
+    left = state.leases.count[hold.slot] - 1
+    if left:
+        state.leases.touch(hold.slot)
+        state.leases.count[hold.slot] = left
+        return LockReleased(left)
+    end_hold(state, hold.key, hold.slot, "lock_released")
+    settle(state, [hold.key])
+    return LockReleased(0)
+
+
+# --- what others ask ------------------------------------------------------------------------------------------------
+
+
+def break_lock(state: State, namespace: Namespace, command: BreakLock) -> Result:
+    key = state.names.find(LOCK, namespace.number, command.lock_key)
+    lock = state.locks.get(key)
+    if lock is None or not lock.holders:
+        return Denied("unknown_lock", f"nobody holds {command.lock_key}")
+    for slot in lock.holders:
+        end_hold(state, key, slot, "lock_broken")
+    settle(state, [key])
+    return LockBroken(len(lock.holders))
+
+
+def cancel(state: State, namespace: Namespace, command: CancelWaiter) -> Result:
+    waiter = state.waiters.get(command.waiter_id)
+    if waiter is None or waiter.namespace != namespace.number:
+        return Denied("unknown_waiter", "nobody waits under this id: it was granted, cancelled, or its time was over")
+    dismiss(state, waiter, "cancelled")
+    settle(state, waiter.keys)
+    return WaitCancelled()

@@ -1,0 +1,84 @@
+"""Namespaces: who may have how much of what. Only `default` exists from the start; no other springs up by use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.machine.commands import DeleteNamespace, PutNamespace
+from coordinator.machine.limits import (
+    DEFAULT_LEASES,
+    DEFAULT_LOCKS,
+    DEFAULT_NAME_BYTES,
+    DEFAULT_SESSIONS,
+    DEFAULT_WAITERS,
+    MAX_NAMESPACES,
+)
+from coordinator.machine.results import Denied, NamespaceChanged, Result
+
+LEASES, LOCKS, WAITERS, SESSIONS = range(4)
+COUNTED = ("leases", "locks", "waiters", "sessions")
+"""What is counted here, by its place in `Namespace.used`; bytes of names are counted by the name table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    leases: int = DEFAULT_LEASES
+    locks: int = DEFAULT_LOCKS
+    waiters: int = DEFAULT_WAITERS
+    sessions: int = DEFAULT_SESSIONS
+    name_bytes: int = DEFAULT_NAME_BYTES
+
+
+@dataclass(slots=True)
+class Namespace:
+    name: str
+    number: int
+    quotas: Quotas
+    used: list[int]
+
+    def over(self, counted: int, more: int = 1) -> Denied | None:
+        """The denial, if `more` of it would be too many."""
+        what = COUNTED[counted]
+        limit: int = getattr(self.quotas, what)
+        if self.used[counted] + more <= limit:
+            return None
+        return over_quota(self.name, what, limit)
+
+
+def over_quota(namespace: str, what: str, limit: int) -> Denied:
+    message = f"namespace {namespace} may have {limit} {what}; free some or have its quota raised"
+    return Denied("quota_exceeded", message, {"quota": what, "limit": limit})
+
+
+class Namespaces:
+    def __init__(self) -> None:
+        self.by_name: dict[str, Namespace] = {}
+        self.by_number: dict[int, Namespace] = {}
+        self.add("default", 0, Quotas())
+
+    def add(self, name: str, number: int, quotas: Quotas) -> Namespace:
+        namespace = Namespace(name, number, quotas, [0] * len(COUNTED))
+        self.by_name[name] = self.by_number[number] = namespace
+        return namespace
+
+    def put(self, name: str, command: PutNamespace) -> Result:
+        quotas = Quotas(command.leases, command.locks, command.waiters, command.sessions, command.name_bytes)
+        known = self.by_name.get(name)
+        if known is not None:
+            known.quotas = quotas
+            return NamespaceChanged()
+        if len(self.by_name) >= MAX_NAMESPACES:
+            return Denied("capacity_exceeded", f"there may be {MAX_NAMESPACES} namespaces; delete one that is empty")
+        number = 0
+        while number in self.by_number:
+            number += 1
+        self.add(name, number, quotas)
+        return NamespaceChanged()
+
+    def delete(self, namespace: Namespace, name_bytes: int, _: DeleteNamespace) -> Result:
+        if namespace.number == 0:
+            return Denied("namespace_in_use", "the default namespace cannot be deleted")
+        if any(namespace.used) or name_bytes:
+            return Denied("namespace_in_use", f"namespace {namespace.name} is not empty; end what is in it first")
+        del self.by_name[namespace.name], self.by_number[namespace.number]
+        return NamespaceChanged()

@@ -1,0 +1,219 @@
+"""Questions that change nothing: leases, sessions, locks, tokens, counts. For the service, beside the log.
+
+Each takes the moment it is asked for, because a leader's clock may be ahead of the last entry: what is past its expiry
+by then is told as EXPIRED, and a hold past it is no hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Literal
+
+import numpy as np
+
+from coordinator.machine import sweep
+from coordinator.machine.columns import FREE
+from coordinator.machine.leases import effective_expiry
+from coordinator.machine.limits import MAX_LISTED_LOCKS
+from coordinator.machine.names import LOCK, RESOURCE
+from coordinator.machine.state import ACTIVE, EXPIRED, State
+
+Standing = Literal["ACTIVE", "EXPIRED"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    lease_id: int
+    state: Standing
+    ttl_ms: int
+    """Left; 0 when expired."""
+    client_id: str
+    resource_id: str
+    """Or the lock's key, when `kind` is lock."""
+    kind: Literal["resource", "lock"]
+    reference_count: int
+    fencing_token: int
+    session_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    session_id: int
+    state: Standing
+    ttl_ms: int
+    client_id: str
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class HolderView:
+    client_id: str
+    fencing_token: int
+    lease_id: int
+    hold_count: int
+    ttl_ms: int
+    session_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterView:
+    waiter_id: int
+    client_id: str
+    mode: str
+    keys: int
+    """How many keys it waits for at once."""
+    wait_left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockView:
+    lock_key: str
+    mode: str
+    permits: int
+    holders: tuple[HolderView, ...]
+    waiters: tuple[WaiterView, ...]
+    """In the order they will be granted."""
+    delay_left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FencingView:
+    """`current`: the token is that of a live hold of the key, now.
+
+    Nothing is kept of a key nobody holds or waits for (25 million leaked counters, redisson#6510), so of such a key
+    `newest_token` is None and no token is current. That errs on the safe side: it can refuse the former holder's late
+    write although nobody came after, it can never accept one after somebody did.
+    """
+
+    current: bool
+    newest_token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    active_leases: int
+    expired_leases: int
+    locks: int
+    waiters: int
+    sessions: int
+    closing_sessions: int
+    names: int
+    remembered_requests: int
+    backlog: int
+    last_token: int
+
+
+def _left(now_ms: int, ends_ms: int) -> int:
+    return max(0, ends_ms - now_ms)
+
+
+def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView | None:
+    table, names = state.leases, state.names
+    slot = state.slot_of(table, lease_id)
+    if slot < 0 or names.namespace[table.resource[slot]] != namespace:
+        return None
+    ends_ms = effective_expiry(state, slot)
+    active = table.state[slot] == ACTIVE and ends_ms > now_ms
+    session = table.session[slot]
+    return LeaseView(
+        lease_id, "ACTIVE" if active else "EXPIRED", _left(now_ms, ends_ms) if active else 0,
+        names.text(table.owner[slot]), names.text(table.resource[slot]),
+        "resource" if table.kind[slot] == RESOURCE else "lock",
+        names.active[table.resource[slot]], table.token[slot], state.session_id(session - 1) if session else None,
+    )  # fmt: skip
+
+
+def leases(state: State, namespace: int, lease_ids: Sequence[int], now_ms: int) -> list[LeaseView | None]:
+    return [lease(state, namespace, lease_id, now_ms) for lease_id in lease_ids]
+
+
+def reference_count(state: State, namespace: int, resource_id: str) -> int:
+    """ACTIVE leases on the resource."""
+    slot = state.names.find(RESOURCE, namespace, resource_id)
+    return state.names.active[slot] if slot >= 0 else 0
+
+
+def session(state: State, namespace: int, session_id: int, now_ms: int) -> SessionView | None:
+    table = state.sessions
+    slot = state.slot_of(table, session_id)
+    if slot < 0 or state.names.namespace[table.owner[slot]] != namespace:
+        return None
+    active = table.state[slot] == ACTIVE and table.expiry_ms[slot] > now_ms
+    ttl_ms = _left(now_ms, table.expiry_ms[slot])
+    standing: Standing = "ACTIVE" if active else "EXPIRED"
+    return SessionView(session_id, standing, ttl_ms, state.names.text(table.owner[slot]), table.leases[slot])
+
+
+def sessions(state: State, namespace: int, now_ms: int, limit: int) -> list[SessionView]:
+    used = np.flatnonzero(state.sessions.column("state")[: state.sessions.used] != FREE)
+    found: list[SessionView] = []
+    for slot in used.tolist():
+        view = session(state, namespace, state.session_id(slot), now_ms)
+        if view is not None:
+            found.append(view)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def lock(state: State, namespace: int, lock_key: str, now_ms: int) -> LockView | None:
+    """None when nobody holds it, waits for it, or is kept out by its delay."""
+    key = state.names.find(LOCK, namespace, lock_key)
+    return _lock(state, key, now_ms) if key in state.locks else None
+
+
+def locks(state: State, namespace: int, prefix: str, now_ms: int, limit: int, after: str = "") -> list[LockView]:
+    """Known locks whose key begins with `prefix` and comes after `after`, in the order of their keys."""
+
+    def matching() -> Iterator[tuple[str, int]]:
+        for key in state.locks:
+            if state.names.namespace[key] == namespace:
+                text = state.names.text(key)
+                if text.startswith(prefix) and text > after:
+                    yield text, key
+
+    return [_lock(state, key, now_ms) for _, key in nsmallest(min(limit, MAX_LISTED_LOCKS), matching())]
+
+
+def _lock(state: State, key: int, now_ms: int) -> LockView:
+    record = state.locks[key]
+    holders = tuple(_holder(state, slot, now_ms) for slot in record.holders if effective_expiry(state, slot) > now_ms)
+    waiting = (state.waiters[number] for number in state.queues.get(key, ()))
+    waiters = tuple(
+        WaiterView(
+            waiter.waiter_id, state.names.text(waiter.client), waiter.mode, len(waiter.keys),
+            _left(now_ms, waiter.deadline_ms),
+        )
+        for waiter in waiting
+    )  # fmt: skip
+    delay_ms = _left(now_ms, record.delay_until_ms)
+    return LockView(state.names.text(key), record.mode, record.permits, holders, waiters, delay_ms)
+
+
+def _holder(state: State, slot: int, now_ms: int) -> HolderView:
+    table = state.leases
+    owning = table.session[slot]
+    return HolderView(
+        state.names.text(table.owner[slot]), table.token[slot], state.lease_id(slot), table.count[slot],
+        _left(now_ms, effective_expiry(state, slot)), state.session_id(owning - 1) if owning else None,
+    )  # fmt: skip
+
+
+def fencing_check(state: State, namespace: int, lock_key: str, token: int, now_ms: int) -> FencingView:
+    record = state.locks.get(state.names.find(LOCK, namespace, lock_key))
+    if record is None:
+        return FencingView(current=False, newest_token=None)
+    live = [slot for slot in record.holders if effective_expiry(state, slot) > now_ms]
+    current = any(state.leases.token[slot] == token for slot in live)
+    return FencingView(current=current, newest_token=record.newest_token or None)
+
+
+def counts(state: State) -> Counts:
+    states = state.leases.column("state")[: state.leases.used]
+    return Counts(
+        int(np.count_nonzero(states == ACTIVE)), int(np.count_nonzero(states == EXPIRED)), len(state.locks),
+        len(state.waiters), state.sessions.live, len(state.closing), state.names.live,
+        len(state.requests.remembered), sweep.backlog(state), state.last_token,
+    )  # fmt: skip

@@ -1,0 +1,201 @@
+"""What the machine answers: a closed union of values. A client's mistake is a `Denied`, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+DenialCode = Literal[
+    "malformed", "unknown_namespace", "namespace_in_use", "request_id_reused", "quota_exceeded", "capacity_exceeded",
+    "unknown_lease", "lease_expired", "not_owner", "session_owned", "lifetime_reached",
+    "unknown_session", "session_expired",
+    "not_holder", "mode_mismatch", "session_mismatch", "unknown_lock", "unknown_waiter",
+]  # fmt: skip
+
+Verdict = Literal["unknown", "not_owner", "expired", "session_owned", "lifetime_reached"]
+VERDICTS: tuple[Verdict, ...] = ("unknown", "not_owner", "expired", "session_owned", "lifetime_reached")
+"""Why a heartbeat did not renew a lease: a verdict's byte is its place here plus one.
+
+`session_owned`: only the session's heartbeat renews it. `lifetime_reached`: its absolute lifetime allows no full
+extension; it lives on until that lifetime ends and not longer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Nothing was changed. `details` names the field, the limit, or the holder."""
+
+    code: DenialCode
+    message: str
+    details: Mapping[str, int | str | None] = field(default_factory=dict)
+
+
+# --- leases -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """`reacquired`: the client had a lease on the resource already and keeps it, extended."""
+
+    lease_id: int
+    fencing_token: int
+    ttl_ms: int
+    expires_ms: int
+    reference_count: int
+    reacquired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesGranted:
+    """`lease_ids`: packed little-endian u64, in the order asked for. Every one has at least `ttl_ms` left."""
+
+    lease_ids: bytes
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    remaining_reference_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """`failed_ids`: packed little-endian u64; `verdicts`: one byte each, see VERDICTS."""
+
+    renewed: int
+    failed_ids: bytes
+    verdicts: bytes
+    now_ms: int
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCreated:
+    session_id: int
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRenewed:
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDeleted:
+    """`leases`: how many leases and locks end with it."""
+
+    leases: int
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LockGranted:
+    lock_key: str
+    client_id: str
+    fencing_token: int
+    lease_id: int
+    hold_count: int
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocksGranted:
+    """In the order of the keys asked for."""
+
+    grants: tuple[LockGranted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockBusy:
+    """Not acquired. `holder` is None while a lock-delay runs or earlier waiters come first."""
+
+    lock_key: str
+    client_id: str
+    holder: str | None
+    queue_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaiting:
+    """In the queue, `position` counted from 0. A `lock_granted` or `wait_expired` event with `waiter_id` ends it."""
+
+    lock_key: str
+    client_id: str
+    waiter_id: int
+    position: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRenewed:
+    ttl_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockReleased:
+    hold_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockBroken:
+    holders: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCancelled:
+    pass
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceChanged:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """`backlog`: what is due and not worked off yet."""
+
+    expired: int
+    backlog: int
+
+
+Result = (
+    Denied
+    | LeaseGranted
+    | LeasesGranted
+    | LeaseRenewed
+    | LeaseReleased
+    | HeartbeatAnswer
+    | SessionCreated
+    | SessionRenewed
+    | SessionDeleted
+    | LockGranted
+    | LocksGranted
+    | LockBusy
+    | LockWaiting
+    | LockRenewed
+    | LockReleased
+    | LockBroken
+    | WaitCancelled
+    | NamespaceChanged
+    | Swept
+)

@@ -1,0 +1,220 @@
+"""The whole replicated state in one place: tables, records, counters. Rules live with their nouns, not here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.machine.columns import FREE
+from coordinator.machine.commands import Mode
+from coordinator.machine.events import Event, EventKind
+from coordinator.machine.hashindex import HashIndex
+from coordinator.machine.limits import MAX_LEASES, MAX_SESSIONS
+from coordinator.machine.names import NameTable
+from coordinator.machine.namespaces import Namespace, Namespaces
+from coordinator.machine.requests import Requests
+from coordinator.machine.timers import Agenda, TimedTable, TimerIndex
+
+ACTIVE, EXPIRED, DELETED = 1, 2, 3
+"""States of a lease row (ACTIVE, EXPIRED) and of a session row (all three). DELETED: its leases are being released."""
+
+WAITER_DEADLINE, DELAY_END = 0, 1
+"""What an item of the agenda is about."""
+
+SLOT_MASK = 0xFFFFFFFF
+
+
+class LeaseTable(TimedTable):
+    FIELDS = (
+        ("expiry_ms", "i8"), ("deadline_ms", "i8"), ("token", "i8"), ("generation", "u4"), ("owner", "u4"),
+        ("resource", "u4"), ("session", "u4"), ("next", "u4"), ("previous", "u4"), ("timer", "u4"), ("ttl_ms", "u4"),
+        ("count", "u4"), ("state", "u1"), ("kind", "u1"), ("unused", "u2"),
+    )  # fmt: skip
+
+    deadline_ms: memoryview
+    """Absolute end of life: no renewal goes past it."""
+    token: memoryview
+    owner: memoryview
+    resource: memoryview
+    """The name of the resource, or of the lock this lease holds."""
+    session: memoryview
+    """The owning session's slot plus one, or 0. Leases of a session are linked by `next` and `previous` (plus one)."""
+    previous: memoryview
+    ttl_ms: memoryview
+    """As asked for when it was acquired."""
+    count: memoryview
+    """How often its holder entered the lock."""
+    kind: memoryview
+    """RESOURCE or LOCK: what kind of name `resource` is."""
+
+
+class SessionTable(TimedTable):
+    FIELDS = (
+        ("expiry_ms", "i8"), ("generation", "u4"), ("owner", "u4"), ("ttl_ms", "u4"), ("head", "u4"),
+        ("leases", "u4"), ("timer", "u4"), ("next", "u4"), ("state", "u1"), ("unused", "u1"), ("unused_too", "u2"),
+    )  # fmt: skip
+
+    owner: memoryview
+    ttl_ms: memoryview
+    head: memoryview
+    """The first of its leases, plus one."""
+    leases: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """One known key: it has holders, waiters, or a delay that runs. Otherwise nothing is kept of it."""
+
+    mode: Mode
+    permits: int
+    holders: tuple[int, ...]
+    """Lease slots, in the order granted."""
+    newest_token: int
+    lock_delay_ms: int
+    delay_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """In the queue of every one of `keys`. Wants what an acquire asked for, and must be alive when it gets it."""
+
+    waiter_id: int
+    namespace: int
+    keys: tuple[int, ...]
+    client: int
+    lease_time_ms: int
+    mode: Mode
+    permits: int
+    session: int
+    lock_delay_ms: int
+    deadline_ms: int
+    request_id: bytes | None
+    many: bool
+
+
+def pair_hash(resource: int, owner: int) -> int:
+    mixed = (resource * 0x9E3779B97F4A7C15 + owner * 0xC2B2AE3D27D4EB4F) & 0xFFFFFFFFFFFFFFFF
+    return (mixed ^ mixed >> 32) & 0xFFFFFFFF
+
+
+class State:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.revision = 0
+        self.last_token = 0
+        """The one counter all fencing tokens come from. It never goes back."""
+        self.last_waiter = 0
+        self.names = NameTable()
+        self.leases = LeaseTable(MAX_LEASES)
+        self.sessions = SessionTable(MAX_SESSIONS)
+        self.namespaces = Namespaces()
+        self.requests = Requests()
+        self.locks: dict[int, Lock] = {}
+        self.waiters: dict[int, Waiter] = {}
+        """By waiter id, which is also the order they came in."""
+        self.closing: dict[int, None] = {}
+        """Sessions that ended and still have leases to end, oldest first."""
+        # Derived from the above, and rebuilt by `derive`.
+        self.pairs = HashIndex(self.pair_of, self._pairs_of)
+        """ACTIVE leases by (resource or lock, owner)."""
+        self.lease_timers = TimerIndex(self.leases)
+        self.session_timers = TimerIndex(self.sessions)
+        self.agenda = Agenda()
+        self.queues: dict[int, dict[int, None]] = {}
+        self.session_waiters: dict[int, dict[int, None]] = {}
+        # Of the entry or command being applied.
+        self.events: list[Event] = []
+        self.request_id: bytes | None = None
+
+    # --- ids ------------------------------------------------------------------------------------------------------
+
+    def lease_id(self, slot: int) -> int:
+        generation: int = self.leases.generation[slot]
+        return generation << 32 | slot
+
+    def session_id(self, slot: int) -> int:
+        generation: int = self.sessions.generation[slot]
+        return generation << 32 | slot
+
+    def slot_of(self, table: TimedTable, number: int) -> int:
+        """The slot of a lease or session id, or -1 when it is not (or no more) known."""
+        slot = number & SLOT_MASK
+        if slot < table.used and table.state[slot] != FREE and table.generation[slot] == number >> 32:
+            return slot
+        return -1
+
+    def next_token(self) -> int:
+        self.last_token += 1
+        return self.last_token
+
+    # --- (resource, owner) ----------------------------------------------------------------------------------------
+
+    def pair_of(self, slot: int) -> int:
+        return pair_hash(self.leases.resource[slot], self.leases.owner[slot])
+
+    def _pairs_of(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        resource = self.leases.column("resource")[slots].astype(np.uint64)
+        owner = self.leases.column("owner")[slots].astype(np.uint64)
+        mixed = resource * np.uint64(0x9E3779B97F4A7C15) + owner * np.uint64(0xC2B2AE3D27D4EB4F)
+        folded: npt.NDArray[Any] = (mixed ^ mixed >> np.uint64(32)) & np.uint64(0xFFFFFFFF)
+        return folded
+
+    def find_lease(self, resource: int, owner: int) -> int:
+        """The ACTIVE lease of `owner` on the resource or lock, or -1."""
+        resources, owners = self.leases.resource, self.leases.owner
+        for slot in self.pairs.run(pair_hash(resource, owner)):
+            if resources[slot] == resource and owners[slot] == owner:
+                return slot
+        return -1
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def emit(
+        self, kind: EventKind, namespace: int, key: str, owner: str, number: int = 0, *,
+        token: int = 0, waiter_id: int = 0, request_id: bytes | None = None,
+    ) -> None:  # fmt: skip
+        name = self.namespaces.by_number[namespace].name
+        self.events.append(Event(self.revision, kind, name, key, owner, number, token, waiter_id, request_id))
+
+    def namespace_of(self, name: int) -> Namespace:
+        return self.namespaces.by_number[self.names.namespace[name]]
+
+    # --- derived parts --------------------------------------------------------------------------------------------
+
+    def derive(self) -> None:
+        """Rebuilds every index from what a snapshot holds."""
+        active = np.flatnonzero(self.leases.column("state")[: self.leases.used] == ACTIVE)
+        self.pairs.rebuild(active)
+        self.lease_timers.rebuild()
+        self.session_timers.rebuild()
+        self.agenda.clear()
+        self.queues.clear()
+        self.session_waiters.clear()
+        for waiter in self.waiters.values():
+            self.enqueue(waiter)
+        for key, lock in self.locks.items():
+            if lock.delay_until_ms:
+                self.agenda.add(lock.delay_until_ms, DELAY_END, key)
+
+    def enqueue(self, waiter: Waiter) -> None:
+        self.agenda.add(waiter.deadline_ms, WAITER_DEADLINE, waiter.waiter_id)
+        for key in waiter.keys:
+            self.queues.setdefault(key, {})[waiter.waiter_id] = None
+        if waiter.session:
+            self.session_waiters.setdefault(waiter.session, {})[waiter.waiter_id] = None
+
+    def dequeue(self, waiter: Waiter) -> None:
+        self.agenda.discard(waiter.deadline_ms, WAITER_DEADLINE, waiter.waiter_id)
+        for key in waiter.keys:
+            queue = self.queues[key]
+            del queue[waiter.waiter_id]
+            if not queue:
+                del self.queues[key]
+        if waiter.session:
+            waiting = self.session_waiters[waiter.session]
+            del waiting[waiter.waiter_id]
+            if not waiting:
+                del self.session_waiters[waiter.session]

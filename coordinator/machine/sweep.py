@@ -1,0 +1,139 @@
+"""What time alone changes: expiry, forgetting, deadlines. Every entry does a bounded share of it before its commands.
+
+That bound is why a hundred thousand leases dying at once do not stall the log (etcd#9360). What is past its time but
+not yet reached here is refused and not counted as held all the same: the rules look at the clock, not at the sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.machine import leases, sessions, waiters
+from coordinator.machine.columns import FREE, Slots
+from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY, MAX_TIMER_CHECKS_PER_ENTRY, SAFETY_BUFFER_MS
+from coordinator.machine.names import LOCK
+from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, State
+
+CHECKED_AT_ONCE = 2_000
+
+
+@dataclass(slots=True)
+class Budget:
+    expiries: int = MAX_EXPIRIES_PER_ENTRY
+    checks: int = MAX_TIMER_CHECKS_PER_ENTRY
+
+
+def sweep(state: State, budget: Budget) -> int:
+    """Works off what is due, within `budget`; answers how much was."""
+    before = budget.expiries
+    state.requests.forget_old(state.now_ms)
+    _keep_agenda(state, budget)
+    _end_sessions(state, budget)
+    drain(state, budget)
+    _expire_leases(state, budget)
+    return before - budget.expiries
+
+
+def backlog(state: State) -> int:
+    """About how much is due and not worked off."""
+    closing = sum(state.sessions.leases[slot] for slot in state.closing)
+    return closing + state.lease_timers.backlog(state.now_ms) + state.session_timers.backlog(state.now_ms)
+
+
+def _keep_agenda(state: State, budget: Budget) -> None:
+    while budget.expiries > 0 and (item := state.agenda.next_due(state.now_ms)) is not None:
+        budget.expiries -= 1
+        _, kind, number = item
+        if kind == WAITER_DEADLINE:
+            waiter = state.waiters[number]
+            waiters.dismiss(state, waiter, "expired")
+            waiters.settle(state, waiter.keys)
+        else:
+            waiters.delay_over(state, number)
+
+
+def _end_sessions(state: State, budget: Budget) -> None:
+    table = state.sessions
+    while budget.expiries > 0 and budget.checks > 0:
+        slots = state.session_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
+        if not len(slots):
+            return
+        budget.checks -= len(slots)
+        for slot in slots.tolist():
+            expiry_ms = table.expiry_ms[slot]
+            if table.state[slot] == ACTIVE:
+                if expiry_ms > state.now_ms:
+                    state.session_timers.schedule(slot, expiry_ms)
+                else:
+                    budget.expiries -= 1
+                    sessions.close(state, slot, EXPIRED)
+            elif table.state[slot] == EXPIRED and slot not in state.closing:
+                if expiry_ms + SAFETY_BUFFER_MS > state.now_ms:
+                    state.session_timers.schedule(slot, expiry_ms + SAFETY_BUFFER_MS)
+                else:
+                    budget.expiries -= 1
+                    sessions.forget(state, slot)
+
+
+def drain(state: State, budget: Budget) -> None:
+    """Ends what ended sessions own, waiters first: they are the ones who could still be granted something."""
+    for slot in list(state.closing):
+        for number in list(state.session_waiters.get(slot + 1, ())):
+            if budget.expiries <= 0:
+                return
+            waiter = state.waiters.get(number)
+            if waiter is not None:
+                budget.expiries -= 1
+                waiters.dismiss(state, waiter, "expired")
+                waiters.settle(state, waiter.keys)
+        while state.sessions.head[slot]:
+            if budget.expiries <= 0:
+                return
+            budget.expiries -= 1
+            _lapse(state, state.sessions.head[slot] - 1)
+        sessions.closed(state, slot)
+
+
+def _lapse(state: State, slot: int) -> None:
+    if state.leases.kind[slot] == LOCK:
+        waiters.settle(state, [state.leases.resource[slot]])
+    else:
+        leases.lapse(state, slot)
+
+
+def _expire_leases(state: State, budget: Budget) -> None:
+    while budget.expiries > 0 and budget.checks > 0:
+        slots = state.lease_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
+        if not len(slots):
+            return
+        budget.checks -= len(slots)
+        over = _due(state, slots)
+        budget.expiries -= len(over)
+        for slot in over.tolist():
+            # A lock settled for one slot may have ended others of this batch, or a new hold may have taken one over.
+            if state.leases.state[slot] == EXPIRED:
+                if state.leases.expiry_ms[slot] + SAFETY_BUFFER_MS <= state.now_ms:
+                    leases.forget(state, slot)
+            elif state.leases.state[slot] == ACTIVE and leases.effective_expiry(state, slot) <= state.now_ms:
+                _lapse(state, slot)
+
+
+def _due(state: State, slots: Slots) -> Slots:
+    """Those of `slots` that are over; the others are looked at again when they may be."""
+    rows = state.leases.rows.take(slots)
+    at_ms = rows["expiry_ms"].copy()
+    at_ms[rows["state"] == EXPIRED] += SAFETY_BUFFER_MS
+    owned = (rows["session"] != 0) & (rows["state"] == ACTIVE)
+    if owned.any():
+        session_expiry_ms = state.sessions.column("expiry_ms")[rows["session"][owned].astype(np.int64) - 1]
+        over = owned.copy()
+        over[owned] = session_expiry_ms <= state.now_ms
+    else:
+        over = owned
+    over |= at_ms <= state.now_ms
+    used = rows["state"] != FREE
+    later = used & ~over
+    state.lease_timers.schedule_many(slots[later], at_ms[later])
+    return np.compress(used & over, slots)

@@ -1,0 +1,311 @@
+"""Propose, read, wait: the only place that joins the machine and the cluster.
+
+`Replica` is the machine as the cluster drives it, with its events led to the hub in the same step. `Service` is what
+the interfaces call; it knows outcomes and waiting, and nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cluster.host import Host
+from cluster.ports import Committed, Denied, Frozen, Outcome, Unknown
+from coordinator.machine import results as r
+from coordinator.machine.codec import check_command, encode_command
+from coordinator.machine.commands import (
+    AcquireLock,
+    AcquireLocks,
+    CancelWaiter,
+    Command,
+    Heartbeat,
+    HeartbeatSession,
+    ReleaseLock,
+    RenewLease,
+    RenewLock,
+)
+from coordinator.machine.events import Compacted, Event
+from coordinator.machine.machine import Machine
+from coordinator.telemetry import Telemetry
+from coordinator.watches import Hub
+
+Consistency = Literal["linearizable", "bounded", "local"]
+
+OUTAGE_S = 60.0
+"""The cluster clock stands still in an outage, and with it a waiter's deadline: by so much a request outlasts it."""
+CANCEL_S = 30.0
+TIDY_MAX = 10_000
+"""Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
+
+_AGAIN = ("applied", "link_lost", "leader_changed", "snapshot")
+"""Unknown outcomes that came before the deadline: what applies once can be sent again."""
+
+_HARMLESS = (Heartbeat, HeartbeatSession, RenewLease, RenewLock, CancelWaiter)
+"""Twice is as good as once, so they need no request id for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPoint:
+    """Local state that is fit for the read. `staleness_ms`: how old it may be."""
+
+    revision: int
+    now_ms: int
+    staleness_ms: int
+
+
+class Replica:
+    """The machine as a cluster's StateMachine: applies, and tells of it before anybody is answered."""
+
+    def __init__(self, machine: Machine, telemetry: Telemetry) -> None:
+        self.machine = machine
+        self.telemetry = telemetry
+        self.hub = Hub(machine.events_since)
+
+    def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> Sequence[Any]:
+        began = time.perf_counter()
+        results = self.machine.apply(index, now_ms, commands)
+        events = self.machine.events_since(index - 1)
+        told: Sequence[Event] = () if isinstance(events, Compacted) else events
+        self.hub.applied(index, told)
+        self.telemetry.applied(len(commands), told, time.perf_counter() - began)
+        return results
+
+    def freeze(self) -> Frozen:
+        return self.machine.freeze()
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        self.machine.restore(chunks)
+        self.hub.restored(self.machine.revision)
+
+
+class Service:
+    def __init__(self, host: Host, replica: Replica) -> None:
+        self.host = host
+        self.machine = replica.machine
+        self.hub = replica.hub
+        self.telemetry = replica.telemetry
+        self._waiting: set[asyncio.Future[Any]] = set()
+        """Requests that wait for a lock."""
+        self._tidying: set[asyncio.Task[None]] = set()
+
+    # --- where this node stands -----------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        return self.host.node.engine.applied_index
+
+    @property
+    def leader(self) -> str | None:
+        return self.host.node.engine.leader
+
+    @property
+    def leading(self) -> bool:
+        return self.host.node.engine.is_leader and self.host.node.leadership.ready
+
+    def now_ms(self) -> int:
+        """The cluster clock as far as this node knows it; never behind the machine's."""
+        node = self.host.node
+        heard_ms = node.cluster_clock.advance(node.clock.now(), node.leadership.lease_valid())
+        return max(heard_ms, self.machine.now_ms)
+
+    def queue_depth(self) -> int:
+        return self.host.node.proposer.queued_commands
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    async def propose(
+        self, namespace: str, command: Command, request_id: bytes | None = None, timeout: float = 5.0
+    ) -> Outcome:
+        """`Committed.result` is the machine's answer. What applies once is asked again after an early `Unknown`."""
+        malformed = check_command(command)
+        if malformed is not None:
+            return Committed(self.revision, self.machine.now_ms, malformed)
+        raw = encode_command(command, namespace, request_id)
+        began = time.monotonic()
+        once = request_id is not None or isinstance(command, _HARMLESS)
+        while True:
+            outcome = await self.host.propose(raw, max(0.001, timeout - (time.monotonic() - began)))
+            late = time.monotonic() - began >= timeout
+            if not once or late or not isinstance(outcome, Unknown) or outcome.code not in _AGAIN:
+                break
+        if isinstance(outcome, Committed):
+            self.telemetry.answered(outcome.result, time.monotonic() - began)
+            if isinstance(command, RenewLease | RenewLock) and isinstance(outcome.result, r.Denied):
+                self.telemetry.renewal_denied()
+        else:
+            self.telemetry.failed("unknown" if isinstance(outcome, Unknown) else "denied", outcome.code)
+        return outcome
+
+    # --- waiting for a lock ---------------------------------------------------------------------------------------
+
+    async def acquire(
+        self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes | None, timeout: float = 5.0
+    ) -> Outcome:
+        """Waits as long as the command says, and ends with a grant, `LockBusy` or a denial. Cancelled, so is the wait.
+
+        The hub is asked for the request's events before the command is proposed: a grant in the same entry, or
+        before this task runs again, is there when it looks.
+        """
+        if not command.block_time_ms:
+            return self.still_held(namespace, await self.propose(namespace, command, request_id, timeout))
+        if self.hub.stopping:
+            return Denied("stopping", "this node is stopping: ask another")
+        request_id = request_id or _own_id()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + command.block_time_ms / 1000
+        try:
+            async with asyncio.timeout_at(until + timeout + OUTAGE_S):
+                while True:
+                    outcome = await self._acquire_once(namespace, command, request_id, timeout)
+                    if isinstance(outcome, Committed | Denied | Unknown):
+                        return self.still_held(namespace, outcome)
+                    left_ms = int(1000 * (until - loop.time()))
+                    if outcome == "dismissed" and left_ms > 0:
+                        # Another connection of the same request closed and took the waiter along, but this one is
+                        # here: it queues again, with the time that is left.
+                        command, request_id = replace(command, block_time_ms=left_ms), _own_id()
+        except TimeoutError:
+            return Unknown("deadline", "the cluster did not answer in time; repeat it only under the same request id")
+
+    async def _acquire_once(
+        self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, timeout: float
+    ) -> Outcome | Literal["again", "dismissed"]:
+        """`again`: a snapshot came in between. `dismissed`: somebody else took this waiter out of the queue."""
+        future = self.hub.expect(namespace, request_id)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(ended)
+        proposal = asyncio.ensure_future(self.propose(namespace, command, request_id, timeout))
+        try:
+            # Shielded: what the log says of a command that has left must be known, to take it back.
+            outcome = await asyncio.shield(proposal)
+            if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
+                self.hub.forget(namespace, request_id, future)
+                return outcome
+            events = await asyncio.shield(future)
+            if events is not None:
+                return self._ended(namespace, command, request_id, events)
+            self._tidy(self._leave_queue(namespace, command, request_id, proposal))
+            return Denied("stopping", "this node is stopping, and you are out of the queue: ask another node")
+        except asyncio.CancelledError:
+            if self.hub.forget(namespace, request_id, future) and len(self._tidying) < TIDY_MAX:
+                self._tidy(self._leave_queue(namespace, command, request_id, proposal))
+            raise
+        finally:
+            self._waiting.discard(ended)
+            ended.set_result(None)
+
+    def _ended(
+        self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, events: tuple[Event, ...]
+    ) -> Outcome | Literal["again", "dismissed"]:
+        if not events:
+            return "again"
+        if events[0].kind == "wait_cancelled":
+            return "dismissed"
+        result = self.machine.outcome(namespace, request_id)
+        if result is None or isinstance(result, r.LockWaiting):
+            result = self._result_of(namespace, command, events)
+        if isinstance(result, r.LockBusy):
+            self.telemetry.denials["lock_held"] += 1
+        return Committed(events[0].revision, self.machine.now_ms, result)
+
+    def _result_of(
+        self, namespace: str, command: AcquireLock | AcquireLocks, events: tuple[Event, ...]
+    ) -> r.LockGranted | r.LocksGranted | r.LockBusy:
+        """From the events alone, when the machine has forgotten the request meanwhile (limits.MAX_REQUESTS)."""
+        granted = [event for event in events if event.kind == "lock_granted"]
+        if not granted:
+            key = command.lock_key if isinstance(command, AcquireLock) else command.lock_keys[0]
+            return r.LockBusy(key, command.client_id, None, 0)
+        views = self.machine.leases(namespace, [event.number for event in granted])
+        grants = []
+        for event, view in zip(granted, views, strict=True):
+            ttl_ms = 0 if view is None else view.ttl_ms
+            ends_ms = self.machine.now_ms + ttl_ms
+            grants.append(r.LockGranted(event.key, event.owner, event.fencing_token, event.number, 1, ttl_ms, ends_ms))
+        return grants[0] if isinstance(command, AcquireLock) else r.LocksGranted(tuple(grants))
+
+    def still_held(self, namespace: str, outcome: Outcome) -> Outcome:
+        """A grant remembered from an earlier try of the same request may be over by now: that is not acquired."""
+        if not isinstance(outcome, Committed):
+            return outcome
+        result = outcome.result
+        grants = result.grants if isinstance(result, r.LocksGranted) else (result,)
+        for grant in grants:
+            if not isinstance(grant, r.LockGranted | r.LeaseGranted):
+                continue
+            (lease,) = self.machine.leases(namespace, [grant.lease_id])
+            if lease is None or lease.state != "ACTIVE" or lease.fencing_token != grant.fencing_token:
+                code: r.DenialCode = "not_holder" if isinstance(grant, r.LockGranted) else "lease_expired"
+                message = "this was granted under the same request id before, and has ended since; use a new id"
+                return Committed(outcome.index, outcome.now_ms, r.Denied(code, message))
+        return outcome
+
+    def _tidy(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
+
+    async def _leave_queue(
+        self,
+        namespace: str,
+        command: AcquireLock | AcquireLocks,
+        request_id: bytes,
+        proposal: asyncio.Future[Outcome],
+    ) -> None:
+        """Nobody is there to be answered: out of the queue, or, granted meanwhile, out of the lock."""
+        outcome = await proposal
+        if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
+            # Granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
+            return
+        cancel = CancelWaiter(outcome.result.waiter_id)
+        block_s = command.block_time_ms / 1000
+        cancelled = await self.propose(namespace, cancel, None, block_s + CANCEL_S)
+        if not isinstance(cancelled, Committed) or not isinstance(cancelled.result, r.Denied):
+            return
+        ended = self.machine.outcome(namespace, request_id)
+        grants = ended.grants if isinstance(ended, r.LocksGranted) else (ended,)
+        for grant in grants:
+            if isinstance(grant, r.LockGranted):
+                release = ReleaseLock(grant.lock_key, grant.client_id, grant.fencing_token)
+                await self.propose(namespace, release, _own_id(), CANCEL_S)
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    async def read(self, consistency: Consistency, max_staleness_ms: int, timeout: float) -> ReadPoint | Denied:
+        """When it returns, the machine may be read: at once, without awaiting anything in between."""
+        if consistency != "linearizable":
+            staleness_ms = self.staleness_ms()
+            if consistency == "local" or staleness_ms <= max_staleness_ms:
+                return ReadPoint(self.revision, self.now_ms(), staleness_ms)
+        index = await self.host.read_index(timeout)
+        if isinstance(index, Denied):
+            return index
+        return ReadPoint(self.revision, self.now_ms(), 0)
+
+    def staleness_ms(self) -> int:
+        """A leader under its lease has everything; a node that never heard of one has an age beyond any bound."""
+        node = self.host.node
+        if node.engine.is_leader and node.leadership.lease_valid():
+            return 0
+        return int(min(max(node.staleness(), 0.0), 1e9) * 1000)
+
+    async def drain(self, timeout: float) -> None:
+        """Before the node ends: waiting requests are answered and leave their queues, watches end."""
+        self.hub.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                # Those that were woken just now have yet to say that they leave their queues.
+                while self._waiting or self._tidying:
+                    await asyncio.wait([*self._waiting, *self._tidying])
+        for task in self._tidying:
+            task.cancel()
+
+
+def _own_id() -> bytes:
+    """A request id that no client can have chosen: 0xff is never in UTF-8."""
+    return b"\xff" + secrets.token_bytes(12)

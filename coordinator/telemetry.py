@@ -1,0 +1,112 @@
+"""What this node counts about itself, as plain numbers. Their names outside are in `http/metrics.py`.
+
+Requests are counted where they are served, so the sum over the nodes is the cluster's; what an entry does is counted
+where it is applied, so every node has the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from coordinator.machine.events import Event
+from coordinator.machine.results import VERDICTS, Denied, HeartbeatAnswer, LeaseRenewed, LockBusy, LockRenewed, Result
+
+LATENCY_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
+
+ENDINGS = {"lease_expired": "lease", "lock_expired": "lock", "session_expired": "session"}
+"""Which events tell of something whose time was over."""
+
+
+class Histogram:
+    """How many observations were up to each bound, and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """As Prometheus wants it: (upper bound, observations up to it)."""
+        running, shown = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            running += count
+            shown.append((bound, float(running)))
+        return shown
+
+
+class Telemetry:
+    def __init__(self) -> None:
+        self.commit_s = Histogram(LATENCY_S)
+        """From the request to the applied answer, of commands that committed."""
+        self.sweep_s = Histogram(LATENCY_S)
+        self.apply_s = Histogram(LATENCY_S)
+        self.last_apply_s = 0.0
+        self.batch_commands = Histogram(SIZES)
+        self.outcomes: Counter[str] = Counter()
+        """Of proposals: committed, denied, unknown."""
+        self.denials: Counter[str] = Counter()
+        self.renewals = 0
+        self.renewal_failures = 0
+        self.expired: Counter[str] = Counter()
+        self.swept = 0
+        self.backlog = 0
+        self.leader_changes = 0
+        self.watches_cut: Counter[str] = Counter()
+
+    # --- where a request is served --------------------------------------------------------------------------------
+
+    def answered(self, result: Result, seconds: float) -> None:
+        self.outcomes["committed"] += 1
+        self.commit_s.observe(seconds)
+        if isinstance(result, HeartbeatAnswer):
+            self.renewals += result.renewed
+            self.renewal_failures += len(result.verdicts)
+            for verdict, count in Counter(result.verdicts).items():
+                self.denials[f"heartbeat_{VERDICTS[verdict - 1]}"] += count
+        elif isinstance(result, LeaseRenewed | LockRenewed):
+            self.renewals += 1
+        elif isinstance(result, Denied):
+            self.denials[result.code] += 1
+        elif isinstance(result, LockBusy):
+            self.denials["lock_held"] += 1
+
+    def renewal_denied(self) -> None:
+        self.renewal_failures += 1
+
+    def failed(self, outcome: str, code: str) -> None:
+        """A proposal that the cluster denied, or of which nothing is known."""
+        self.outcomes[outcome] += 1
+        self.denials[code] += 1
+
+    # --- where an entry is applied --------------------------------------------------------------------------------
+
+    def applied(self, commands: int, events: Iterable[Event], seconds: float) -> None:
+        self.batch_commands.observe(commands)
+        self.apply_s.observe(seconds)
+        self.last_apply_s = seconds
+        for event in events:
+            ended = ENDINGS.get(event.kind)
+            if ended is not None:
+                self.expired[ended] += 1
+
+    def sweep(self, seconds: float, expired: int, backlog: int) -> None:
+        self.sweep_s.observe(seconds)
+        self.swept += expired
+        self.backlog = backlog
+
+    @property
+    def renewal_failure_rate(self) -> float:
+        """Of all renewals asked for here since the start, the part that was refused."""
+        asked = self.renewals + self.renewal_failures
+        return self.renewal_failures / asked if asked else 0.0

@@ -1,0 +1,188 @@
+"""Events on their way to whoever waits for them: watchers of a stream, and requests that wait for their own answer.
+
+A watch is a place in the machine's ring of events and a wake-up, nothing more: no watcher has a buffer of its own, so
+thousands of slow ones cost nothing, and one that falls behind the ring is told `compacted`, never skipped over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from coordinator.machine.events import Compacted, Event
+
+Place = tuple[int, int]
+"""A revision, and how many of its events are behind the reader: revisions may have many."""
+
+EventsSince = Callable[[int], list[Event] | Compacted]
+"""The machine's retained events of later revisions than the given one."""
+
+END = 1 << 30
+"""Behind all events of a revision, however many it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a watcher wants to hear of. Empty means all."""
+
+    namespace: str
+    prefix: str = ""
+    kinds: frozenset[str] = frozenset()
+    owner: str = ""
+
+    def wants(self, event: Event) -> bool:
+        return (
+            event.namespace == self.namespace
+            and event.key.startswith(self.prefix)
+            and (not self.kinds or event.kind in self.kinds)
+            and (not self.owner or event.owner == self.owner)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event and the reader's place after it: where a later watch goes on without a gap or a repeat."""
+
+    event: Event
+    place: Place
+
+
+Ending = asyncio.Future[tuple[Event, ...] | None]
+"""The events that end a request's wait: none at all if it must ask again, None if this node stops."""
+
+
+class Hub:
+    """All watches and waiting requests of one node. `applied` is called in the node's step and must stay cheap."""
+
+    def __init__(self, events_since: EventsSince) -> None:
+        self._events_since = events_since
+        self.revision = 0
+        """Of the last applied entry."""
+        self.stopping = False
+        self._watches: set[Watch] = set()
+        self._expected: dict[tuple[str, bytes], list[Ending]] = {}
+
+    # --- the machine's side ---------------------------------------------------------------------------------------
+
+    def applied(self, revision: int, events: Iterable[Event]) -> None:
+        self.revision = revision
+        answered: dict[tuple[str, bytes], list[Event]] = {}
+        woken = False
+        for event in events:
+            woken = True
+            if event.request_id is not None and event.waiter_id and event.kind != "wait_begun" and self._expected:
+                answered.setdefault((event.namespace, event.request_id), []).append(event)
+        for key, own in answered.items():
+            for future in self._expected.pop(key, ()):
+                if not future.done():
+                    future.set_result(tuple(own))
+        if woken:
+            for watch in self._watches:
+                watch.wake()
+
+    def restored(self, revision: int) -> None:
+        """A snapshot took the place of entries: whoever waits looks again (an answer without events)."""
+        self.revision = revision
+        expected, self._expected = self._expected, {}
+        for futures in expected.values():
+            for future in futures:
+                if not future.done():
+                    future.set_result(())
+        for watch in self._watches:
+            watch.wake()
+
+    def stop(self) -> None:
+        """Ends every wait with None, and wakes the watches so that they see it."""
+        self.stopping = True
+        expected, self._expected = self._expected, {}
+        for futures in expected.values():
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+        for watch in self._watches:
+            watch.wake()
+
+    # --- requests that wait ---------------------------------------------------------------------------------------
+
+    def expect(self, namespace: str, request_id: bytes) -> Ending:
+        """The events that end the wait of a request. Asked for before it is proposed, so none can be missed."""
+        future: Ending = asyncio.get_running_loop().create_future()
+        self._expected.setdefault((namespace, request_id), []).append(future)
+        return future
+
+    def forget(self, namespace: str, request_id: bytes, future: Ending) -> bool:
+        """No longer wanted. True if nobody else here waits for the same request."""
+        waiting = self._expected.get((namespace, request_id), [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._expected.pop((namespace, request_id), None)
+        return not waiting
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._expected.values()))
+
+    # --- watches --------------------------------------------------------------------------------------------------
+
+    def watch(self, wanted: Filter, after: Place | None = None) -> Watch:
+        """From `after` on, or from now."""
+        watch = Watch(self, self._events_since, wanted, (self.revision, END) if after is None else after)
+        self._watches.add(watch)
+        return watch
+
+    def close(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+
+    @property
+    def watches(self) -> int:
+        return len(self._watches)
+
+    @property
+    def lag(self) -> int:
+        """How many revisions the slowest watcher is behind."""
+        return max((max(0, self.revision - watch.caught_up_to) for watch in self._watches), default=0)
+
+
+class Watch:
+    """One reader's place. Not shared between tasks."""
+
+    def __init__(self, hub: Hub, events_since: EventsSince, wanted: Filter, after: Place) -> None:
+        self._hub = hub
+        self._events_since = events_since
+        self._wanted = wanted
+        self._place = after
+        self._news = asyncio.Event()
+        self.caught_up_to = after[0]
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def read(self) -> list[Seen] | Compacted:
+        """What has happened since the last read, in order; empty when nothing has that the filter lets through."""
+        self._news.clear()
+        revision, behind = self._place
+        found = self._events_since(revision if behind in (0, END) else revision - 1)
+        if isinstance(found, Compacted):
+            return found
+        read: list[Seen] = []
+        at, offset = revision, 0
+        for event in found:
+            at, offset = (at, offset + 1) if event.revision == at else (event.revision, 1)
+            if (at, offset) <= (revision, behind):
+                continue
+            self._place = (at, offset)
+            if self._wanted.wants(event):
+                read.append(Seen(event, self._place))
+        # Everything up to the hub's revision is in the ring's answer, filtered out or not.
+        self._place = max(self._place, (self._hub.revision, END))
+        self.caught_up_to = self._place[0]
+        return read
+
+    async def news(self) -> None:
+        """Returns when `read` may have something."""
+        await self._news.wait()
+
+    def close(self) -> None:
+        self._hub.close(self)

@@ -1,0 +1,1 @@
+"""The HTTP contract on a real three-node cluster of processes."""

@@ -1,0 +1,162 @@
+"""Locks on real nodes: first come first served, once each, and the seed's zombie table."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import Any
+
+from tests.api.calls import Nodes, with_nodes
+from tests.cli.processes import Up
+from tests.waiting import until
+
+WAITERS = 1_000
+
+
+def ask(key: str, client_id: str, **more: Any) -> dict[str, Any]:
+    return {"lock_key": key, "client_id": client_id, "lease_time_ms": 60_000, **more}
+
+
+async def queue(nodes: Nodes, key: str) -> list[str]:
+    status, lock = await nodes.get(nodes.alive[0], f"/locks/{key}")
+    return [waiter["client_id"] for waiter in lock["waiters"]] if status == 200 else []
+
+
+def test_any_node_takes_any_request(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        for node in (1, 2, 3):
+            status, granted = await nodes.post(node, "/locks/acquire", ask(f"any-{node}", "a"))
+            assert status == 200
+            for other in (1, 2, 3):
+                status, lock = await nodes.get(other, f"/locks/any-{node}")
+                assert (status, lock["fencing_token"]) == (200, granted["fencing_token"])
+            release = {"lock_key": f"any-{node}", "client_id": "a", "fencing_token": granted["fencing_token"]}
+            assert (await nodes.post(node % 3 + 1, "/locks/release", release))[0] == 200
+            assert (await nodes.get(node, f"/locks/any-{node}"))[0] == 404
+
+    with_nodes(cluster, scenario)
+
+
+def test_a_request_id_is_one_request_on_every_node(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        body = ask("once", "a", request_id="once-1")
+        answers = await asyncio.gather(*(nodes.post(node, "/locks/acquire", body) for node in (1, 2, 3, 1, 2, 3)))
+        assert {status for status, _ in answers} == {200}
+        assert len({answer["fencing_token"] for _, answer in answers}) == 1
+        assert {answer["hold_count"] for _, answer in answers} == {1}
+
+    with_nodes(cluster, scenario)
+
+
+def test_waiters_are_granted_once_each_in_order(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        _, held = await nodes.post(1, "/locks/acquire", ask("fifo", "holder"))
+        order: list[str] = []
+        tokens: list[int] = []
+
+        async def wait(number: int) -> None:
+            name = f"w{number:04d}"
+            node = number % 3 + 1
+            status, granted = await nodes.post(node, "/locks/acquire", ask("fifo", name, block_time_ms=60_000))
+            assert status == 200, granted
+            order.append(name)
+            tokens.append(granted["fencing_token"])
+            release = {"lock_key": "fifo", "client_id": name, "fencing_token": granted["fencing_token"]}
+            assert (await nodes.post(node, "/locks/release", release))[0] == 200
+
+        tasks = [asyncio.ensure_future(wait(number)) for number in range(WAITERS)]
+
+        async def all_wait() -> bool:
+            return len(await queue(nodes, "fifo")) == WAITERS
+
+        await until(all_wait, "all waiters in the queue")
+        expected = await queue(nodes, "fifo")
+        release = {"lock_key": "fifo", "client_id": "holder", "fencing_token": held["fencing_token"]}
+        assert (await nodes.post(2, "/locks/release", release))[0] == 200
+        await asyncio.gather(*tasks)
+        assert sorted(order) == sorted(expected)
+        assert [name for _, name in sorted(zip(tokens, order, strict=True))] == expected
+        assert len(set(tokens)) == WAITERS
+
+    with_nodes(cluster, scenario)
+
+
+def test_a_waiter_whose_connection_closes_is_never_granted(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        _, held = await nodes.post(1, "/locks/acquire", ask("gone", "holder"))
+        leaving = asyncio.ensure_future(nodes.post(2, "/locks/acquire", ask("gone", "leaver", block_time_ms=60_000)))
+
+        async def first() -> bool:
+            return await queue(nodes, "gone") == ["leaver"]
+
+        await until(first, "the leaver in the queue")
+        staying = asyncio.ensure_future(nodes.post(3, "/locks/acquire", ask("gone", "stayer", block_time_ms=60_000)))
+        leaving.cancel()
+
+        async def only_the_other() -> bool:
+            return await queue(nodes, "gone") == ["stayer"]
+
+        await until(only_the_other, "the leaver to have left")
+        release = {"lock_key": "gone", "client_id": "holder", "fencing_token": held["fencing_token"]}
+        await nodes.post(1, "/locks/release", release)
+        status, granted = await staying
+        assert (status, granted["fencing_token"]) == (200, held["fencing_token"] + 1)
+
+    with_nodes(cluster, scenario)
+
+
+def test_waiting_ends_with_409_in_its_time(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        await nodes.post(1, "/locks/acquire", ask("busy", "holder"))
+        began = asyncio.get_running_loop().time()
+        status, refused = await nodes.post(2, "/locks/acquire", ask("busy", "b", block_time_ms=300))
+        assert (status, refused["acquired"], refused["holder"]) == (409, False, "holder")
+        assert 0.3 <= asyncio.get_running_loop().time() - began < 5
+
+    with_nodes(cluster, scenario)
+
+
+def test_the_zombie_is_fenced_out(cluster: Up) -> None:
+    """Seed 001, T1 to T6, with the conditional UPDATE of its schema."""
+    database = sqlite3.connect(":memory:")
+    database.execute(
+        "CREATE TABLE inventory_items (item_id VARCHAR(64) PRIMARY KEY, quantity INTEGER NOT NULL,"
+        " last_fencing_token BIGINT NOT NULL DEFAULT 0)"
+    )
+    database.execute("INSERT INTO inventory_items VALUES ('98210', 10, 0)")
+
+    def write(token: int) -> bool:
+        changed = database.execute(
+            "UPDATE inventory_items SET quantity = quantity - 1, last_fencing_token = :token"
+            " WHERE item_id = '98210' AND last_fencing_token < :token",
+            {"token": token},
+        )
+        return changed.rowcount == 1
+
+    async def scenario(nodes: Nodes) -> None:
+        key = "zombie_item_98210"
+        # T1: A acquires. T2: A stalls. T3: its lease expires. T4: B, who waited, acquires.
+        body = {"lock_key": key, "client_id": "A", "lease_time_ms": 500}
+        _, a = await nodes.post(1, "/locks/acquire", body)
+        status, b = await nodes.post(2, "/locks/acquire", ask(key, "B", block_time_ms=20_000))
+        assert status == 200
+        assert b["fencing_token"] > a["fencing_token"]
+        # T5: B writes. T6: A wakes up; its write, its renewal and its release are refused.
+        assert write(b["fencing_token"])
+        assert not write(a["fencing_token"])
+        hold = {"lock_key": key, "client_id": "A", "fencing_token": a["fencing_token"]}
+        status, lost = await nodes.post(3, "/locks/renew", {**hold, "extend_time_ms": 5_000})
+        assert (status, lost["error"]["details"]["holder"]) == (403, "B")
+        assert (await nodes.post(1, "/locks/release", hold))[0] == 403
+        check = {"lock_key": key, "fencing_token": a["fencing_token"]}
+        assert (await nodes.post(3, "/fencing/check", check))[1] == {
+            "current": False,
+            "newest_token": b["fencing_token"],
+        }
+        assert database.execute("SELECT quantity, last_fencing_token FROM inventory_items").fetchone() == (
+            9,
+            b["fencing_token"],
+        )
+
+    with_nodes(cluster, scenario)
+    database.close()

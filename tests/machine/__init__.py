@@ -1,0 +1,1 @@
+"""The replicated state and its rules."""

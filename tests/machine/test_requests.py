@@ -1,0 +1,75 @@
+"""Request ids: once, the same answer, bounded, and remembered by a restored replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.machine import commands as c
+from coordinator.machine import results as r
+from coordinator.machine.codec import encode_result
+from coordinator.machine.limits import REQUEST_MEMORY_MS
+from coordinator.machine.machine import Machine
+from coordinator.machine.requests import Requests, key_of
+from tests.machine.driver import Driver
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_the_same_id_applies_once_and_answers_the_same_bytes(driver: Driver) -> None:
+    command = c.CreateSession("a", 60_000)
+    first = driver.do(command, request_id=b"id")
+    driver.now_ms += 500
+    assert encode_result(driver.do(command, request_id=b"id")) == encode_result(first)
+    assert driver.machine.counts().sessions == 1
+    assert driver.do(command, request_id=b"other") != first
+
+
+def test_an_id_used_for_something_else_is_refused(driver: Driver) -> None:
+    driver.do(c.CreateSession("a", 60_000), request_id=b"id")
+    denied = driver.do(c.CreateSession("b", 60_000), request_id=b"id")
+    assert isinstance(denied, r.Denied) and denied.code == "request_id_reused"
+
+
+def test_a_denial_is_not_remembered(driver: Driver) -> None:
+    held = driver.lock(client="b")
+    assert isinstance(driver.lock(request_id=b"id"), r.LockBusy)
+    driver.unlock(held)
+    assert isinstance(driver.lock(request_id=b"id"), r.LockGranted)
+
+
+def test_an_id_is_forgotten_after_its_time(driver: Driver) -> None:
+    first = driver.do(c.CreateSession("a", 1_000), request_id=b"id")
+    driver.pass_time(REQUEST_MEMORY_MS - 1)
+    assert driver.machine.outcome("default", b"id") == first
+    driver.pass_time(1)
+    assert driver.machine.outcome("default", b"id") is None
+    assert driver.machine.counts().remembered_requests == 0
+    assert driver.do(c.CreateSession("a", 1_000), request_id=b"id") != first
+
+
+def test_ids_of_two_namespaces_do_not_meet(driver: Driver) -> None:
+    driver.do(c.PutNamespace(9, 9, 9, 9, 999), namespace="other")
+    driver.do(c.CreateSession("a", 1_000), request_id=b"id")
+    other = driver.do(c.CreateSession("b", 1_000), namespace="other", request_id=b"id")
+    assert isinstance(other, r.SessionCreated)
+
+
+def test_a_restored_replica_remembers(driver: Driver) -> None:
+    first = driver.lock(request_id=b"id")
+    other = Machine()
+    other.restore(driver.machine.freeze().chunks())
+    driver.machine = other
+    assert driver.lock(request_id=b"id") == first
+
+
+def test_the_oldest_go_first_when_there_are_too_many_or_too_large() -> None:
+    requests = Requests(max_requests=3, max_bytes=10_000)
+    for number in range(5):
+        requests.remember(key_of(0, bytes([number])), b"", r.LockReleased(number), number)
+    assert list(requests.remembered) == [key_of(0, bytes([number])) for number in (2, 3, 4)]
+    requests.remember(key_of(0, b"big"), b"", r.LeasesGranted(bytes(9_700), 1, 1), 9)
+    assert list(requests.remembered) == [key_of(0, b"big")] or len(requests.remembered) == 2
+    assert requests.size_bytes <= 10_000

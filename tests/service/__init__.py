@@ -1,0 +1,1 @@
+"""The service beside a lone machine: waiting, retrying, sweeping. No cluster, no clock but the test's."""
