@@ -74,10 +74,11 @@ def test_an_absolute_lifetime_also_holds_in_a_session(driver: Driver) -> None:
 
 
 def test_a_huge_session_ends_at_once_and_is_tidied_up_in_bounded_steps(driver: Driver) -> None:
-    machine, names = driver.machine, tuple(f"r{n}" for n in range(9_000))
+    machine = driver.machine
+    batches = [tuple(f"{batch}-{n}" for n in range(1_800)) for batch in range(5)]
     session = driver.session()
     driver.lock(session_id=session)
-    machine.apply(10, 0, [encode_command(c.AcquireLeases(names, "a", 1_000, session))])
+    machine.apply(10, 0, [encode_command(c.AcquireLeases(names, "a", 1_000, session)) for names in batches])
     deleted = machine.apply(11, 0, [encode_command(c.DeleteSession(session))])[0]
     assert deleted == r.SessionDeleted(9_001)
     assert machine.counts().active_leases >= 9_001 - MAX_EXPIRIES_PER_ENTRY

@@ -49,8 +49,8 @@ def test_what_is_due_is_swept() -> None:
 def test_a_mass_expiry_is_worked_off_in_bounded_steps() -> None:
     host = LoneHost()
     service = service_of(host)
-    for batch in range(3):
-        host.run(c.AcquireLeases(tuple(f"{batch}-{n}" for n in range(10_000)), "a", 500))
+    for batch in range(15):
+        host.run(c.AcquireLeases(tuple(f"{batch}-{n}" for n in range(2_000)), "a", 500))
     host.now_ms += 700
     sweeper = Sweeper(service)
     rounds = 0
