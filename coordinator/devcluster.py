@@ -277,7 +277,8 @@ class DevCluster:
             lines.append(f"  {node_id}  {addresses}  pid {pids[node_id]}{'  leader' if node_id == leader else ''}")
         lines += [
             "\nTry, in another terminal:\n",
-            f"  curl http://{first}/api/v1/cluster",
+            f"  curl http://{first}/api/v1/locks/acquire "
+            """-d '{"lock_key": "hello", "client_id": "me", "lease_time_ms": 30000}'""",
             f"  {shlex.quote(sys.argv[0])} status{endpoint}",
             f"  kill -9 {pids[leader]}    # the leader; watch the others choose a new one",
             "\nCtrl-C stops it. What the nodes report:\n",

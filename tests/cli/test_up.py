@@ -31,7 +31,7 @@ def test_three_nodes_greet_fail_over_and_stop(tmp_path: Path, capsys: pytest.Cap
         assert first is not None
         assert [set(m) for m in first["members"]] == [{"id", "role", "http", "peer", "pid", "term", "applied"}] * 3
         assert sorted(m["role"] for m in first["members"]) == ["follower", "follower", "leader"]
-        cluster.wait_for(f"curl http://{cluster.endpoint(1)}/api/v1/cluster")
+        cluster.wait_for(f"curl http://{cluster.endpoint(1)}/api/v1/locks/acquire -d")
         cluster.wait_for(f"status --endpoint {cluster.endpoint(1)}")
         cluster.wait_for(f"kill -9 {before[first['leader']]}")
 

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -204,6 +205,17 @@ class Fleet:
             return statuses[0] if statuses[0] and statuses[0][4] else None
 
         return await wait_for(same, seconds, "equal states")
+
+    def run(self, scenario: Callable[[Fleet], Awaitable[T]]) -> T:
+        """The scenario in an event loop of its own; its connections end with it, however it ends."""
+
+        async def run() -> T:
+            try:
+                return await scenario(self)
+            finally:
+                await self.close_clients()
+
+        return asyncio.run(run())
 
     async def close_clients(self) -> None:
         for client in self.clients.values():

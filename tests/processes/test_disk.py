@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from cluster.host import EXIT_BROKEN
@@ -15,7 +14,7 @@ ROOM_BYTES = 60_000
 def test_a_node_that_cannot_write_stops_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:
-        asyncio.run(_fill(fleet))
+        fleet.run(_fill)
     finally:
         fleet.close()
 
@@ -48,4 +47,3 @@ async def _fill(fleet: Fleet) -> None:
     await fleet.converged()
     for name in fleet.names:
         await load.check(name)
-    await fleet.close_clients()

@@ -20,7 +20,7 @@ def _resident_kib(pid: int) -> int:
 def test_strangers_at_the_peer_port_change_nothing(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:
-        asyncio.run(_besiege(fleet))
+        fleet.run(_besiege)
     finally:
         fleet.close()
 
@@ -32,7 +32,7 @@ async def _besiege(fleet: Fleet) -> None:
     load.start()
     while load.acknowledged() < 200:
         await fleet.status(leader)
-    await load.stop()
+    await load.finish()
     before = await fleet.converged()
     resident = {name: _resident_kib(process.pid) for name, process in fleet.processes.items()}
     rng = random.Random(29)
@@ -46,7 +46,6 @@ async def _besiege(fleet: Fleet) -> None:
         refusals = [line for line in fleet.log(name).splitlines() if "peer link 127.0.0.1" in line and "WARN" in line]
         assert len(refusals) <= 20, f"{len(refusals)} lines for {ROUNDS} strangers"
     await load.check(leader)
-    await fleet.close_clients()
 
 
 async def _throw(address: str, rng: random.Random) -> None:

@@ -25,7 +25,7 @@ def test_killing_all_nodes_at_random_moments_loses_nothing_acknowledged(tmp_path
         tmp_path, limits={"segment_bytes": 1 << 16, "log_entries": 400, "log_bytes": 1 << 20, "retain_bytes": 0}
     )
     try:
-        acknowledged = asyncio.run(_kill_all_rounds(fleet))
+        acknowledged = fleet.run(_kill_all_rounds)
     finally:
         fleet.close()
     print(f"{ROUNDS} rounds, {acknowledged} acknowledged writes, none lost")
@@ -62,7 +62,7 @@ async def _at_least(load: Load, count: int) -> bool:
 def test_a_killed_leader_is_replaced_quickly(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:
-        outages = asyncio.run(_kill_leader_rounds(fleet))
+        outages = fleet.run(_kill_leader_rounds)
     finally:
         fleet.close()
     outages.sort()

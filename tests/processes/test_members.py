@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ SMALL_LOG = {"segment_bytes": 1 << 16, "log_entries": 200, "log_bytes": 1 << 18,
 def test_three_to_five_to_three_under_load(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, limits=SMALL_LOG)
     try:
-        asyncio.run(_grow_and_shrink(fleet))
+        fleet.run(_grow_and_shrink)
     finally:
         fleet.close()
 
@@ -51,7 +50,6 @@ async def _grow_and_shrink(fleet: Fleet) -> None:
     await fleet.converged()
     for name in fleet.names:
         await load.check(name)
-    await fleet.close_clients()
 
 
 async def _change(fleet: Fleet, verb: str, *arguments: str) -> None:
@@ -80,7 +78,7 @@ async def _more(load: Load, count: int, *, without: str = "") -> None:
 def test_a_cluster_of_any_size_keeps_its_writes_over_a_restart(tmp_path: Path, size: int) -> None:
     fleet = Fleet(tmp_path, size=size)
     try:
-        asyncio.run(_restart(fleet))
+        fleet.run(_restart)
     finally:
         fleet.close()
 
@@ -97,13 +95,12 @@ async def _restart(fleet: Fleet) -> None:
         await fleet.close_clients()
     fleet.start()
     await load.check(await fleet.leader())
-    await fleet.close_clients()
 
 
 def test_a_follower_that_missed_too_much_gets_a_snapshot_under_load(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, limits=SMALL_LOG)
     try:
-        asyncio.run(_lag_and_catch_up(fleet))
+        fleet.run(_lag_and_catch_up)
     finally:
         fleet.close()
 
@@ -122,4 +119,3 @@ async def _lag_and_catch_up(fleet: Fleet) -> None:
     await fleet.converged()
     await load.check(behind)
     assert "snapshot_installed" in fleet.log(behind)
-    await fleet.close_clients()

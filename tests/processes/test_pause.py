@@ -17,7 +17,7 @@ PAUSES = 5
 def test_a_resumed_leader_serves_no_stale_read(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:
-        asyncio.run(_pause_rounds(fleet))
+        fleet.run(_pause_rounds)
     finally:
         fleet.close()
 
@@ -39,13 +39,12 @@ async def _pause_rounds(fleet: Fleet) -> None:
         fleet.signal(old, signal.SIGCONT)
         for answer in await asyncio.gather(*reads):
             assert answer[0] == "denied" or answer[1] == ["after", number], f"stale read: {answer}"
-    await fleet.close_clients()
 
 
 def test_a_clean_stop_of_the_leader_hands_over_without_a_gap(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:
-        asyncio.run(_hand_over(fleet))
+        fleet.run(_hand_over)
     finally:
         fleet.close()
 
@@ -70,7 +69,6 @@ async def _hand_over(fleet: Fleet) -> None:
     await load.check(successor)
     terms = [status[1] for status in [await fleet.status(successor)] if status]
     assert terms == [2]
-    await fleet.close_clients()
 
 
 async def _some(load: Load, count: int) -> bool:
@@ -80,7 +78,7 @@ async def _some(load: Load, count: int) -> bool:
 def test_a_node_that_lost_its_directory_lock_refuses_to_start(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, size=1)
     try:
-        asyncio.run(_second_process(fleet))
+        fleet.run(_second_process)
     finally:
         fleet.close()
 
@@ -99,4 +97,3 @@ async def _second_process(fleet: Fleet) -> None:
     finally:
         first.kill()
         first.wait()
-    await fleet.close_clients()
