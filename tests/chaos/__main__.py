@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.chaos.containers import ChaosError, Containers
 from tests.chaos.scenarios import ON_FIVE, ON_THREE, Scenario, grow_to_five
+from tests.chaos.workers import Workers
 
 Say = Callable[[str], None]
 
@@ -31,7 +34,8 @@ def main() -> int:
         containers = Containers()
         say("building the image")
         containers.build()
-        run(containers, 1 if options.short else ROUNDS, say)
+        with tempfile.TemporaryDirectory() as directory:
+            run(containers, Path(directory), 1 if options.short else ROUNDS, say)
     except (ChaosError, AssertionError) as error:
         say(f"FAILED: {error}")
         return 1
@@ -39,17 +43,20 @@ def main() -> int:
     return 0
 
 
-def run(containers: Containers, rounds: int, say: Say) -> None:
+def run(containers: Containers, directory: Path, rounds: int, say: Say) -> None:
     try:
         say(f"starting project {containers.project}")
         containers.compose("up", "-d", "--no-build")
         say(f"whole: {described(containers)}")
+        workers = Workers(directory, lambda: [containers.endpoint(node) for node in containers.nodes])
+        workers.start()
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             play(containers, ON_THREE, say)
         play(containers, (grow_to_five,), say)
         for _ in range(rounds):
             play(containers, ON_FIVE, say)
+        say(f"workers: {workers.finish()}")
     except BaseException:
         print(containers.logs(LOG_LINES), file=sys.stderr)
         raise
@@ -66,7 +73,7 @@ def play(containers: Containers, scenarios: tuple[Scenario, ...], say: Say) -> N
 
 def described(containers: Containers) -> str:
     cluster = containers.wait_until_whole()
-    return f"{cluster['leader']} leads term {cluster['term']}, all at revision {cluster['revision']}"
+    return f"{cluster['leader']} leads term {cluster['term']}, all past revision {cluster['revision']}"
 
 
 if __name__ == "__main__":

@@ -88,14 +88,14 @@ class Containers:
     def cluster(self, node: str) -> dict[str, Any] | None:
         """The cluster as `node` sees it; None when it does not answer."""
         try:
-            seen: dict[str, Any] = call(self._endpoint(node), "GET", "/api/v1/cluster", timeout_s=2)
+            seen: dict[str, Any] = call(self.endpoint(node), "GET", "/api/v1/cluster", timeout_s=2)
         except EndpointError:
             return None
         return seen
 
     def ready(self, node: str) -> bool:
         try:
-            call(self._endpoint(node), "GET", "/readyz", timeout_s=2)
+            call(self.endpoint(node), "GET", "/readyz", timeout_s=2)
         except EndpointError:
             return False
         return True
@@ -114,19 +114,23 @@ class Containers:
         return wait_until(agreed, SETTLE_S, f"a leader among {', '.join(among)} in a term after {newer_than}", 0.2)
 
     def wait_until_whole(self) -> dict[str, Any]:
-        """Every node ready, none a learner, all in one term and at one applied index."""
+        """Every node ready, none a learner, all in one term, and each at what any of them had applied before."""
 
         def whole() -> dict[str, Any] | None:
             if not all(self.ready(node) for node in self.nodes):
                 return None
             views = [view for node in self.nodes if (view := self.cluster(node))]
-            agreed = {(view["leader"], view["term"], view["revision"]) for view in views}
-            members = [sorted(m["id"] for m in view["members"] if m["role"] != "learner") for view in views]
-            return views[0] if len(agreed) == 1 and members == [self.nodes] * len(self.nodes) else None
+            later = [view for node in self.nodes if (view := self.cluster(node))]
+            agreed = {(view["leader"], view["term"]) for view in views + later}
+            members = [sorted(m["id"] for m in view["members"] if m["role"] != "learner") for view in later]
+            if len(agreed) != 1 or members != [self.nodes] * len(self.nodes):
+                return None
+            reached = max(view["revision"] for view in views)
+            return later[0] if min(view["revision"] for view in later) >= reached else None
 
-        return wait_until(whole, SETTLE_S, f"{', '.join(self.nodes)} ready and at one revision", 0.2)
+        return wait_until(whole, SETTLE_S, f"{', '.join(self.nodes)} ready and up to date", 0.2)
 
-    def _endpoint(self, node: str) -> str:
+    def endpoint(self, node: str) -> str:
         return f"127.0.0.1:{self._ports[int(node[1:]) - 1]}"
 
 
