@@ -15,7 +15,9 @@ from coordinator.machine.events import Compacted, Event
 Place = tuple[int, int]
 """A revision, and how many of its events are behind the reader: revisions may have many."""
 
-EventsSince = Callable[[int], list[Event] | Compacted]
+EventsSince = Callable[[int, int | None], list[Event] | Compacted]
+EVENTS_A_READ = 512
+"""A watch that starts far back reads in pieces of about this size, and lets others work in between."""
 """The machine's retained events of later revisions than the given one."""
 
 END = 1 << 30
@@ -160,10 +162,10 @@ class Watch:
         self._news.set()
 
     def read(self) -> list[Seen] | Compacted:
-        """What has happened since the last read, in order; empty when nothing has that the filter lets through."""
+        """The next piece of what has happened, in order; empty when it has nothing that the filter lets through."""
         self._news.clear()
         revision, behind = self._place
-        found = self._events_since(revision if behind in (0, END) else revision - 1)
+        found = self._events_since(revision if behind in (0, END) else revision - 1, EVENTS_A_READ)
         if isinstance(found, Compacted):
             return found
         read: list[Seen] = []
@@ -175,13 +177,18 @@ class Watch:
             self._place = (at, offset)
             if self._wanted.wants(event):
                 read.append(Seen(event, self._place))
-        # Everything up to the hub's revision is in the ring's answer, filtered out or not.
-        self._place = max(self._place, (self._hub.revision, END))
+        if len(found) < EVENTS_A_READ:
+            # Everything up to the hub's revision is in the ring's answer, filtered out or not.
+            self._place = max(self._place, (self._hub.revision, END))
+        else:
+            self._place = max(self._place, (found[-1].revision, END))
+            self._news.set()
         self.caught_up_to = self._place[0]
         return read
 
     async def news(self) -> None:
-        """Returns when `read` may have something."""
+        """Returns when `read` may have something. Others get their turn first, also when there is more already."""
+        await asyncio.sleep(0)
         await self._news.wait()
 
     def close(self) -> None:

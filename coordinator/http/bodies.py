@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgpack
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
+from aiohttp.http_exceptions import ContentEncodingError
 
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.fields import SHOWN_CHARACTERS
@@ -23,7 +24,7 @@ _JSON_TYPES = (JSON, "application/x-www-form-urlencoded", "application/octet-str
 
 async def read_object(request: web.Request) -> dict[Any, Any]:
     """The body as an object. An empty body is an empty object."""
-    body = await request.read()
+    body = await read_bytes(request)
     if not body:
         return {}
     value = _decode(request.content_type, body)
@@ -32,14 +33,24 @@ async def read_object(request: web.Request) -> dict[Any, Any]:
     return value
 
 
+async def read_bytes(request: web.Request) -> bytes:
+    """The whole body, decompressed if it says it is compressed."""
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, ContentEncodingError, ClientPayloadError):
+        raise bad_request("the body is not compressed the way Content-Encoding says", field="body") from None
+
+
 def respond(
     request: web.Request, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """`payload` in the form the client accepts, JSON unless it names msgpack."""
     if MSGPACK in request.headers.get("Accept", ""):
-        return web.Response(body=msgpack.packb(payload), status=status, headers=headers, content_type=MSGPACK)
-    text = json.dumps(payload, ensure_ascii=False) + "\n"
-    return web.Response(text=text, status=status, headers=headers, content_type=JSON)
+        packed = msgpack.packb(payload, unicode_errors="replace")
+        return web.Response(body=packed, status=status, headers=headers, content_type=MSGPACK)
+    # A refusal quotes what it refuses, and that may be no text at all, such as half a surrogate pair.
+    text = (json.dumps(payload, ensure_ascii=False) + "\n").encode(errors="replace")
+    return web.Response(body=text, status=status, headers=headers, content_type=JSON, charset="utf-8")
 
 
 def _decode(content_type: str, body: bytes) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.http.bodies import PACKED, respond
+from coordinator.http.bodies import PACKED, read_bytes, respond
 from coordinator.http.errors import bad_request
 from coordinator.http.fields import Integer, PackedIds, Shape, hex_ids
 from coordinator.http.leases import CLIENT
@@ -32,7 +32,7 @@ _BODY = Shape({
 async def beat(call: Call) -> web.Response:
     request = call.request
     if request.content_type == PACKED:
-        command = _packed(request, await request.read())
+        command = _packed(request, await read_bytes(request))
     else:
         body = call.body
         command = Heartbeat(body["client_id"], body["extend_duration_ms"], body["lease_ids"])

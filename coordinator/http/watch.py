@@ -28,6 +28,7 @@ SLOW_S = 10.0
 COMMENT_S = 15.0
 """Something is sent at least this often, so that both sides notice a dead connection."""
 EVENTS_AT_ONCE = 200
+MAX_WATCHES = 4096
 RETRY_MS = 1_000
 
 
@@ -54,6 +55,8 @@ async def watch(call: Call) -> web.StreamResponse:
     sockets = upgrade.can_prepare(request).ok
     if not sockets and SSE not in request.headers.get("Accept", ""):
         raise bad_request(f"upgrade to a WebSocket, or send Accept: {SSE}", field="Accept")
+    if hub.watches >= MAX_WATCHES:
+        raise ApiError(429, "too_many_watches", f"this node has {MAX_WATCHES} watches already: ask another node")
     wanted = Filter(namespace, query["prefix"], frozenset(query["kinds"] or ()), query["owner"])
     watching = hub.watch(wanted, _after(call))
     try:
@@ -77,7 +80,8 @@ def _after(call: Call) -> Place | None:
         if text:
             revision, dot, offset = text.partition(".")
             digits = revision + (offset if dot else "0")
-            if not (digits.isascii() and digits.isdigit() and len(digits) <= 30 and revision):
+            whole = revision and (offset or not dot)
+            if not (whole and digits.isascii() and digits.isdigit() and len(digits) <= 30):
                 raise bad_request(f"{name} must be the id of an event, such as 1234.1", field=name)
             return int(revision), int(offset) if dot else END
     first = call.query["from_revision"]
@@ -264,6 +268,6 @@ def operations() -> list[Operation]:
             method="GET", tag="watch", path="/api/v1/watch", handler=watch, query=Shape(asked),
             about=f"Events as they happen: a WebSocket, or server-sent events with Accept: {SSE}. "
             "The header Last-Event-ID resumes after that event.",
-            answers={101: {}, 200: {}}, denials=(404, 410),
+            answers={101: {}, 200: {}}, denials=(404, 410, 429),
         ),
     ]  # fmt: skip

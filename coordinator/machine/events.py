@@ -6,9 +6,10 @@ about every event both have, and a node restored from a snapshot has none older 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from itertools import takewhile
+from operator import itemgetter
 from typing import Literal
 
 from coordinator.machine.limits import MAX_EVENTS
@@ -62,12 +63,16 @@ class EventRing:
             self.compacted, dropped = self._entries.popleft()
             self._count -= len(dropped)
 
-    def since(self, revision: int) -> list[Event] | Compacted:
-        """All events of later revisions, in order."""
+    def since(self, revision: int, at_least: int | None = None) -> list[Event] | Compacted:
+        """Events of later revisions, in order: all, or those of whole revisions until there are `at_least` so many."""
         if revision < self.compacted:
             return Compacted(self.compacted + 1)
-        newer = list(takewhile(lambda entry: entry[0] > revision, reversed(self._entries)))
-        return [event for _, events in reversed(newer) for event in events]
+        found: list[Event] = []
+        for position in range(bisect_right(self._entries, revision, key=itemgetter(0)), len(self._entries)):
+            found.extend(self._entries[position][1])
+            if at_least is not None and len(found) >= at_least:
+                break
+        return found
 
     def clear(self, revision: int) -> None:
         self._entries.clear()

@@ -141,9 +141,9 @@ class Machine:
     def now_ms(self) -> int:
         return self.state.now_ms
 
-    def events_since(self, revision: int) -> list[Event] | Compacted:
-        """All events of later revisions, in order, or where to start again."""
-        return self._ring.since(revision)
+    def events_since(self, revision: int, at_least: int | None = None) -> list[Event] | Compacted:
+        """Events of later revisions, in order, or where to start again. With `at_least`, not many more than that."""
+        return self._ring.since(revision, at_least)
 
     def outcome(self, namespace: str, request_id: bytes) -> Result | None:
         """What a request was answered; of a waiting acquire that ended, how it ended. None when not remembered."""

@@ -216,3 +216,29 @@ def test_too_large() -> None:
         assert host.proposed == []
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/msgpack"])
+def test_what_is_no_text_is_quoted_without_harm(accept: str) -> None:
+    """A refusal quotes the name it refuses; half a surrogate pair cannot be encoded, and must not become a 500."""
+
+    async def run() -> None:
+        async with serving(LoneHost()) as client:
+            for body in (b'{"\\ud800": "c"}', b'{"\\ud800": 1, "\\ud800": 2}'):
+                headers = {"Content-Type": "application/json", "Accept": accept}
+                async with client.post("/api/v1/locks/acquire", data=body, headers=headers) as answer:
+                    assert answer.status == 400
+                    assert b"error" in await answer.read()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("path", "content_type"), [("/locks/acquire", "application/json"), ("/heartbeats", PACKED)])
+def test_a_body_that_is_not_compressed_as_it_says(path: str, content_type: str) -> None:
+    async def run() -> None:
+        async with serving(LoneHost()) as client:
+            headers = {"Content-Type": content_type, "Content-Encoding": "gzip"}
+            async with client.post(f"/api/v1{path}", data=b"no gzip", headers=headers) as answer:
+                assert (answer.status, (await answer.json())["error"]["details"]["field"]) == (400, "body")
+
+    asyncio.run(run())

@@ -12,7 +12,8 @@ import pytest
 
 from coordinator.http import watch
 from coordinator.machine import commands as c
-from coordinator.machine.events import EventRing
+from coordinator.machine.events import Compacted, EventRing
+from coordinator.watches import END, EVENTS_A_READ, Filter
 from tests.http.scripted import Client
 from tests.service.lone import LoneHost, serving
 from tests.waiting import until
@@ -221,5 +222,35 @@ def test_neither_socket_nor_stream() -> None:
     async def run(host: LoneHost, client: Client) -> None:
         answer = await client.get(WATCH)
         assert (answer.status, (await answer.json())["error"]["details"]["field"]) == (400, "Accept")
+
+    scenario(run)
+
+
+def test_a_long_backlog_is_read_in_pieces_and_whole() -> None:
+    """A watch from far back must not hold the node up: it takes turns, also when its filter wants nothing of it."""
+
+    async def run(host: LoneHost, client: Client) -> None:
+        for number in range(3 * EVENTS_A_READ):
+            host.run(c.AcquireLease(f"r{number}", "a", 60_000))
+        following = host.replica.hub.watch(Filter("default", "r", frozenset(), ""), (0, END))
+        pieces = []
+        while piece := following.read():
+            assert not isinstance(piece, Compacted) and len(piece) <= EVENTS_A_READ
+            pieces.append(piece)
+            if len(piece) == EVENTS_A_READ:
+                await asyncio.wait_for(following.news(), 1)
+        assert [seen.event.key for piece in pieces for seen in piece] == [f"r{n}" for n in range(3 * EVENTS_A_READ)]
+        async with client.get(f"{WATCH}?from_revision=1&prefix=r{3 * EVENTS_A_READ - 1}", headers=SSE) as answer:
+            assert keys(await sse(answer, 1)) == [("lease_acquired", f"r{3 * EVENTS_A_READ - 1}")]
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("place", ["12.", ".", ".1", "1.x", "-1"])
+def test_half_an_event_id_is_refused(place: str) -> None:
+    async def run(_host: LoneHost, client: Client) -> None:
+        for query, headers in ((f"?after={place}", SSE), ("", {**SSE, "Last-Event-ID": place})):
+            async with client.get(WATCH + query, headers=headers) as answer:
+                assert answer.status == 400
 
     scenario(run)
