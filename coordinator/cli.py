@@ -144,6 +144,9 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
     columns = ("id", "role", "term", "applied", "pid", "http", "peer")
     rows = [[column.upper() for column in columns]]
     rows += [["-" if m[c] is None else str(m[c]) for c in columns] for m in cluster["members"]]
+    for row, member in zip(rows[1:], cluster["members"], strict=True):
+        if member["applied"] is None:
+            row[1] = "unreachable"
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -161,6 +164,7 @@ def _die_with(parent: int) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="holdfast", description="A replicated coordinator.")
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_up(commands)
 

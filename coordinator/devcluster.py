@@ -280,7 +280,8 @@ class DevCluster:
             f"  curl http://{first}/api/v1/locks/acquire "
             """-d '{"lock_key": "hello", "client_id": "me", "lease_time_ms": 30000}'""",
             f"  {shlex.quote(sys.argv[0])} status{endpoint}",
-            f"  kill -9 {pids[leader]}    # the leader; watch the others choose a new one",
+            f"  kill -9 {pids[leader]}    # the leader"
+            + ("; watch the others choose a new one" if len(pids) > 1 else ""),
             "\nCtrl-C stops it. What the nodes report:\n",
         ]
         print("\n".join(lines), flush=True)

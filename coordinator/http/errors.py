@@ -25,7 +25,7 @@ _DENIALS: dict[str, tuple[int, ErrorOutcome]] = {
     "quorum_at_risk": (503, "retry"),
     "overloaded": (429, "retry"),
     "change_pending": (409, "retry"),
-    "snapshot_running": (409, "retry"),
+    "snapshot_failed": (503, "retry"),
     "not_a_member": (404, "denied"),
     "too_large": (413, "denied"),
 }

@@ -69,15 +69,16 @@ async def _acquire(call: Call, command: c.AcquireLock | c.AcquireLocks, first_ke
         return call.answer(_granted_many(result, committed))
     if isinstance(result, r.LockGranted):
         return call.answer(_granted(result, committed))
-    raise _busy(result)
+    raise _busy(result, waited_ms=command.block_time_ms)
 
 
-def _busy(busy: r.LockBusy) -> ApiError:
+def _busy(busy: r.LockBusy, waited_ms: int) -> ApiError:
+    advice = f"it was not this client's turn within {waited_ms} ms" if waited_ms else "wait for it with block_time_ms"
     held = f"{busy.lock_key} is held by {busy.holder}" if busy.holder is not None else f"{busy.lock_key} is not free"
     return ApiError(
         409,
         "lock_held",
-        f"{held}, {busy.queue_length} waiting; wait for it with block_time_ms",
+        f"{held}, {busy.queue_length} waiting; {advice}",
         beside={
             "lock_key": busy.lock_key,
             "client_id": busy.client_id,

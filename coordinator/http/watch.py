@@ -182,9 +182,9 @@ async def _over_sse(
 ) -> web.StreamResponse:
     headers = {"Content-Type": SSE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
     stream = _Sse(response)
     try:
+        await response.prepare(request)
         await response.write(f"retry: {RETRY_MS}\n\n".encode())
         await _follow(stream, hub, watching, first, every_s)
     except Cut as reason:
