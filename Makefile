@@ -8,6 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 NODES ?= 3
 SEED ?= 1
+TEST_JOBS ?= 4
 PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -41,7 +42,7 @@ format: $(STAMP) ## rewrite the sources as ruff format has them
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 test: lint ## everything but Docker: lint, types, tests, simulation
-	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" --durations=10 $(PYTEST_ARGS)
+	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --durations=10 $(PYTEST_ARGS)
 
 sim: $(STAMP) ## one simulated run: make sim SEED=42
 	@$(BIN)/python -m tests.sim --seed $(SEED)

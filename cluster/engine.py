@@ -27,6 +27,7 @@ Entry = tuple[bytes, int, int]
 
 _REGULAR, _NO_OP = 0, 1
 _NEVER = 1e12
+_ENTRY_BYTES = 64  # what even an empty entry costs, as bytes
 
 
 class Owner(Protocol):
@@ -139,14 +140,14 @@ class _Core(library.SyncObj):
     def _SyncObj__getEntries(
         self, fromIDx: int | None, count: int | None = None, maxSizeBytes: int | None = None
     ) -> list[Entry]:
-        """Like the library's, but a size bound is ours and costs what it returns, not the whole tail."""
-        journal = self._engine.journal
+        """Like the library's, but bounds are ours: on what is sent, and on what is applied (no other asks for > 2)."""
+        journal, limits = self._engine.journal, self._engine._limits
         if fromIDx is None or fromIDx < journal.first_index:
             return []
         start = fromIDx - journal.first_index
-        if maxSizeBytes is None:
-            return list(journal[start:] if count is None else journal[start : start + count])
-        return self._engine._entries_to_send(start)
+        if maxSizeBytes is None and (count is None or count <= 2):
+            return journal[start:] if count is None else journal[start : start + count]
+        return self._engine._entries_within(start, count, limits.append_bytes if maxSizeBytes else limits.apply_bytes)
 
 
 _active: list[Engine] = []
@@ -374,12 +375,11 @@ class Engine:
     def _send(self, node: Node, message: Message) -> bool:
         return self._owner.send(str(node.id), message)
 
-    def _entries_to_send(self, start: int) -> list[Entry]:
+    def _entries_within(self, start: int, count: int | None, budget: int) -> list[Entry]:
         entries: list[Entry] = []
-        budget = self._limits.append_bytes
-        for position in range(start, len(self.journal)):
+        for position in range(start, min(len(self.journal), start + (count or len(self.journal)))):
             entry = self.journal[position]
-            budget -= len(entry[0])
+            budget -= len(entry[0]) + _ENTRY_BYTES
             if budget < 0 and entries:
                 break
             entries.append(entry)

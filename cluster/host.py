@@ -51,8 +51,15 @@ def _end_process(reason: str) -> None:
 
 
 class Host:
-    def __init__(
-        self,
+    def __init__(self, node: ClusterNode, scheduler: LoopScheduler, transport: SocketTransport) -> None:
+        self.node = node
+        self._scheduler = scheduler
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(
+        cls,
         options: ClusterOptions,
         machine: StateMachine,
         *,
@@ -60,14 +67,19 @@ class Host:
         secret: bytes,
         tls: PeerTls | None = None,
         on_event: Callable[[str, dict[str, Any]], None] = _log_event,
-    ) -> None:
-        """Reads the data directory; raises JournalError, SnapshotCorrupt or OptionsError if it cannot be used."""
+    ) -> Host:
+        """Reads the data directory; raises JournalError, SnapshotCorrupt, RecordFileCorrupt or OptionsError if it
+        cannot be used.
+
+        That may take long, so it happens in a thread while the loop goes on; until it is done, `machine` and
+        `on_event` are that thread's alone. It cannot be interrupted: cancelled, it goes on unheard.
+        """
         loop = asyncio.get_running_loop()
         random = SystemRandom()
         incarnation = random.getrandbits(40)
-        self._scheduler = LoopScheduler(loop)
+        scheduler = LoopScheduler(loop)
         contexts = (None, None) if tls is None else peer_ssl_contexts(tls.certificate, tls.key, tls.authority)
-        self._transport = SocketTransport(
+        transport = SocketTransport(
             loop,
             options.node_id,
             options.cluster_id,
@@ -81,20 +93,21 @@ class Host:
             random=random,
             joining=not options.members,
         )
-        self._loop = loop
-        self.node = ClusterNode(
+        node = await asyncio.to_thread(
+            ClusterNode,
             options,
             machine,
             clock=BootClock(random),
             random=random,
-            scheduler=self._scheduler,
+            scheduler=scheduler,
             disk=RealDisk(),
-            transport=self._transport,
+            transport=transport,
             incarnation=incarnation,
             pid=os.getpid(),
             stop_process=_end_process,
             on_event=on_event,
         )
+        return cls(node, scheduler, transport)
 
     async def start(self) -> None:
         self.node.start()

@@ -306,7 +306,7 @@ class Journal:
         """Not kept: after a restart the leader tells (hazard H19)."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        return 1
+        return 1 if self._guards.commit_told else max(1, self.last_index)
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
         """The library's hook for lazy writes; here nothing is lazy."""

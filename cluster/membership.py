@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgpack
 
 from cluster.ports import Disk, Member
+from cluster.recordfile import RecordFile
 
 PAYLOAD_KIND = b"m"
 _BASE_NAME = "members"
@@ -117,17 +118,9 @@ def decode(body: bytes) -> tuple[Member, ...]:
 
 def first_members(disk: Disk, directory: str, members: tuple[Member, ...]) -> tuple[Member, ...]:
     """The configuration this data directory began with. Settings that change later do not rewrite history."""
-    path = f"{directory}/{_BASE_NAME}"
-    if _BASE_NAME in disk.names(directory):
-        file = disk.open(path)
-        try:
-            return decode(file.pread(file.size(), 0))
-        finally:
-            file.close()
-    file = disk.create(path + ".tmp")
-    file.pwrite(encode(members), 0)
-    file.fdatasync()
-    file.close()
-    disk.rename(path + ".tmp", path)
-    disk.sync_directory(directory)
+    file = RecordFile(disk, directory, _BASE_NAME)
+    body = file.read()
+    if body is not None:
+        return decode(body)
+    file.write(encode(members))
     return members

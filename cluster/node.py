@@ -27,17 +27,7 @@ from cluster.leadership import Leadership
 from cluster.membership import PAYLOAD_KIND as MEMBERSHIP_KIND
 from cluster.options import ClusterOptions
 from cluster.outbox import Outbox
-from cluster.ports import (
-    Clock,
-    Denied,
-    Disk,
-    Member,
-    Message,
-    Random,
-    Scheduler,
-    StateMachine,
-    Transport,
-)
+from cluster.ports import Clock, Denied, Disk, Member, Message, Random, Scheduler, StateMachine, Transport
 from cluster.proposer import PAYLOAD_KIND as BATCH_KIND
 from cluster.proposer import Done, Proposer
 from cluster.reads import ReadDone, Reads
@@ -310,8 +300,7 @@ class ClusterNode:
                 self.engine.unpace(peer)
 
     def _act(self) -> None:
-        committed = self.engine.commit_index
-        last = self.journal.last_index
+        committed, applied, last = self.engine.commit_index, self.engine.applied_index, self.journal.last_index
         self.elections.before_tick()
         self.proposer.pump()
         if self.journal.last_index != last:
@@ -321,6 +310,9 @@ class ClusterNode:
             # Alone, this node's own log is the majority: it must be durable before it counts.
             self.journal.sync()
         self.engine.tick()
+        if applied < self.engine.applied_index < self.engine.commit_index:
+            # One step applies a bounded piece of what is committed; the rest has its turn behind what waits already.
+            self.kick()
         for peer, index in self.compaction.delivered.items():
             if index >= self.journal.first_index:
                 self.engine.set_next_index(peer, index + 1)

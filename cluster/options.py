@@ -60,6 +60,8 @@ class Limits:
     """A batch stops growing here; one command larger than this gets an entry of its own."""
     append_bytes: int = 1 * MIB
     """Entries sent in one append message, unless a single entry is larger."""
+    apply_bytes: int = 64 * KIB
+    """Entries applied in one step, or a single larger one: between steps everything else gets its turn."""
     frame_bytes: int = 24 * MIB
     queue_commands: int = 100_000
     queue_bytes: int = 64 * MIB

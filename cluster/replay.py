@@ -39,6 +39,7 @@ class JournalGuards:
     fsync: bool = True
     detect_corruption: bool = True
     detect_hole: bool = True
+    commit_told: bool = True
 
 
 @dataclass(slots=True)

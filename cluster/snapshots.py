@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"snapshot-(\d{20})\.snap")
 _TEMPORARY: Final = re.compile(r"snapshot-.*\.tmp")
 _READ_BYTES: Final = 1024 * 1024
-_SYNC_BYTES: Final = 8 * 1024 * 1024
-"""A received file is synced as it grows, so that the last piece does not pay for all of it."""
+_SYNC_BYTES: Final = 4 * 1024 * 1024
+"""A file is synced as it grows: neither its last piece nor the journal's next sync has to wait for all of it."""
 
 Done = Callable[[SnapshotMeta | None, BaseException | None], None]
 
@@ -169,10 +169,13 @@ class SnapshotStore:
         try:
             file = self._disk.create(path)
             try:
-                offset = 0
+                offset = synced = 0
                 for piece in encode_snapshot(self._identity, meta, frozen.chunks()):
                     file.pwrite(piece, offset)
                     offset += len(piece)
+                    if offset - synced >= _SYNC_BYTES:
+                        file.fdatasync()
+                        synced = offset
                 file.fdatasync()
             finally:
                 file.close()

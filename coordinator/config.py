@@ -13,6 +13,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -31,6 +32,7 @@ ENVIRONMENT = {
     "HOLDFAST_DATA_DIR": "data_dir",
     "HOLDFAST_HTTP": "http",
     "HOLDFAST_PEER": "peer",
+    "HOLDFAST_GRPC": "grpc",
     "HOLDFAST_HTTP_ADVERTISE": "http_advertise",
     "HOLDFAST_PEER_ADVERTISE": "peer_advertise",
     "HOLDFAST_SECRET": "secret",
@@ -49,6 +51,7 @@ _ROOT: dict[str, type] = {
     "data_dir": str,
     "http": str,
     "peer": str,
+    "grpc": str,
     "http_advertise": str,
     "peer_advertise": str,
     "secret": str,
@@ -105,6 +108,7 @@ class NodeConfig:
     peer_advertise: str
     secret: bytes = field(repr=False)
     members: tuple[Member, ...] = ()
+    grpc: str | None = None
     insecure: bool = False
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
@@ -167,6 +171,7 @@ def parse_config(root: Table, directory: Path) -> NodeConfig:
         peer_advertise=_advertised("peer", root, members),
         secret=_secret(root, directory),
         members=members,
+        grpc=root.get("grpc"),
         insecure=root.get("insecure", False),
         timing=_settings(Timing, _table(root, "timing", _TIMING)),
         limits=_settings(Limits, _table(root, "limits", _LIMITS)),
@@ -364,6 +369,8 @@ def _check_relations(config: NodeConfig) -> None:
     config.cluster_options().check()
     if config.http == config.peer:
         raise ConfigError(f"http and peer are both {config.http!r}; give each its own port")
+    if config.grpc is not None:
+        _check_grpc(config, config.grpc)
     dialled = [address for member in config.members for address in (member.http, member.peer)]
     repeated = sorted({address for address in dialled if dialled.count(address) > 1})
     if repeated:
@@ -372,13 +379,19 @@ def _check_relations(config: NodeConfig) -> None:
         _check_exposure(config)
 
 
+def _check_grpc(config: NodeConfig, listen: str) -> None:
+    if split_address("grpc", listen) in (split_address("http", config.http), split_address("peer", config.peer)):
+        raise ConfigError(f"grpc {listen!r} is the address of http or peer too; give each its own port")
+    if not all(find_spec(package) for package in ("grpc", "google", "google.protobuf")):
+        raise ConfigError(f"grpc {listen!r} needs an extra: pip install 'holdfast[grpc]', or remove the line")
+
+
 def _check_exposure(config: NodeConfig) -> None:
     """Beyond loopback only what is protected, unless the file says `insecure = true` in so many words."""
-    way_out = "listen on 127.0.0.1, or write insecure = true if only trusted hosts reach this network"
-    if not is_loopback(split_address("http", config.http)[0]):
-        raise ConfigError(
-            f"http {config.http!r} is open to other hosts, and clients are not authenticated yet; {way_out}"
-        )
+    for name, listen in (("http", config.http), ("grpc", config.grpc)):
+        if listen is not None and not is_loopback(split_address(name, listen)[0]):
+            told = f"{name} {listen!r} is open to other hosts, and clients are not authenticated yet"
+            raise ConfigError(f"{told}; listen on 127.0.0.1, or write insecure = true if only trusted hosts reach it")
     published = config.secret == DEVELOPMENT_SECRET.encode()
     if published and config.tls is None and not is_loopback(split_address("peer", config.peer)[0]):
         raise ConfigError(

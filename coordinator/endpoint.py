@@ -12,6 +12,10 @@ class EndpointError(Exception):
     """The node could not be asked, or refused. The message is for a person."""
 
 
+class NoAnswer(EndpointError):
+    """Nothing is there, or it did not answer in time."""
+
+
 def call(endpoint: str, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> Any:
     """The decoded answer of `method` `path` at `endpoint`, a `host:port` or http:// address."""
     base = endpoint if "://" in endpoint else f"http://{endpoint}"
@@ -32,7 +36,7 @@ def call(endpoint: str, method: str, path: str, body: dict[str, Any] | None = No
         raise EndpointError(_refusal(error)) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise EndpointError(f"no answer from {base}: {reason}; is a node running there?") from None
+        raise NoAnswer(f"no answer from {base}: {reason}; is a node running there?") from None
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:

@@ -1,14 +1,20 @@
-"""One node's life: the HTTP port opens first, the cluster starts behind it, and a signal ends both in good order."""
+"""One node's life: the clients' ports open first, the cluster starts behind them, a signal ends all in good order."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import logging
+import os
 import signal
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from cluster.host import Host, PeerTls
 from coordinator import __version__
+from coordinator.auditor import Auditor
+from coordinator.collector import Collector
 from coordinator.config import NodeConfig
 from coordinator.events import log_event, start_log
 from coordinator.http.app import build_app
@@ -28,32 +34,92 @@ async def run_node(config: NodeConfig) -> int:
     """Runs until SIGTERM or SIGINT; the process's exit code. A node that finds itself broken ends on the spot (70)."""
     start_log(config.node_id, config.log_level, config.log_format)
     view = NodeView(config.node_id)
-    server = HttpServer(build_app(view), config.http)
-    try:
-        await server.start()
-    except OSError as error:
-        log_event("http_failed", {"level": "error", "listen": config.http, "reason": error.strerror or str(error)})
+    servers = _servers(config, view)
+    if not await _all_listen(servers):
         return EXIT_FAILED
-    log_event("node_started", {"version": __version__, "http": config.http, "peer": config.peer})
+    listening = {server.kind: server.listen for server in servers}
+    log_event("node_started", {"version": __version__, **listening, "peer": config.peer})
     stop = _stop_signal()
     code, host = 0, None
     try:
         replica = Replica(Machine(), Telemetry())
-        host = _build_host(config, replica)
-        await host.start()
-        service = Service(host, replica)
-        sweeper = Sweeper(service)
-        sweeper.start()
-        view.mark_running(host, service)
-        await stop.wait()
-        view.mark_stopping()
-        await sweeper.stop()
+        host = await _unless_stopped(_open_host(config, replica), stop)
+        if host is not None:
+            await _run_cluster(host, replica, view, stop)
     except Exception as error:  # noqa: BLE001 - whatever keeps the cluster from starting is told, then the node ends
         log_event("start_failed", {"level": "error", "reason": f"{type(error).__name__}: {error}"})
         code = EXIT_FAILED
-    await _shut_down(host, view, server)
+    await _shut_down(host, view, servers)
     log_event("node_stopped", {"code": code})
+    if host is None and code == 0:
+        _leave_opening()
     return code
+
+
+class _Server(Protocol):
+    """Takes requests of clients. `start` raises OSError when `listen` cannot be had."""
+
+    kind: str
+    listen: str
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _servers(config: NodeConfig, view: NodeView) -> list[_Server]:
+    servers: list[_Server] = [HttpServer(build_app(view), config.http)]
+    if config.grpc is not None:
+        # Only now: without this setting the extra need not be installed.
+        from coordinator.rpc.server import RpcServer  # noqa: PLC0415
+
+        servers.append(RpcServer(view, config.grpc))
+    return servers
+
+
+async def _all_listen(servers: list[_Server]) -> bool:
+    for place, server in enumerate(servers):
+        try:
+            await server.start()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            log_event(f"{server.kind}_failed", {"level": "error", "listen": server.listen, "reason": reason})
+            await asyncio.gather(*(started.stop() for started in servers[:place]))
+            return False
+    return True
+
+
+async def _run_cluster(host: Host, replica: Replica, view: NodeView, stop: asyncio.Event) -> None:
+    # What is there now stays: Python's collector need not walk it again, a stall of tens of milliseconds each time.
+    gc.collect()
+    gc.freeze()
+    await host.start()
+    service = Service(host, replica)
+    loops = Sweeper(service), Collector(service), Auditor(service)
+    for loop in loops:
+        loop.start()
+    view.mark_running(host, service)
+    await stop.wait()
+    view.mark_stopping()
+    for loop in loops:
+        await loop.stop()
+
+
+async def _unless_stopped(opening: Coroutine[Any, Any, Host], stop: asyncio.Event) -> Host | None:
+    """The host once it is open, or None if the signal came first."""
+    tasks = asyncio.create_task(opening), asyncio.create_task(stop.wait())
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks[1].cancel()
+    return tasks[0].result() if tasks[0].done() else None
+
+
+def _leave_opening() -> None:
+    """End the process without its thread that still reads the data directory: Python would wait for it.
+
+    Nothing is lost. Nobody was promised anything, and a crash at any moment of opening leaves a directory that opens.
+    """
+    logging.shutdown()
+    os._exit(0)
 
 
 def _stop_signal() -> asyncio.Event:
@@ -71,7 +137,7 @@ def _stop_signal() -> asyncio.Event:
     return wanted
 
 
-def _build_host(config: NodeConfig, replica: Replica) -> Host:
+async def _open_host(config: NodeConfig, replica: Replica) -> Host:
     def on_event(kind: str, fields: dict[str, Any]) -> None:
         if kind == "leader" and fields["leader"] is not None:
             replica.telemetry.leader_changes += 1
@@ -80,7 +146,7 @@ def _build_host(config: NodeConfig, replica: Replica) -> Host:
     tls = None
     if config.tls is not None:
         tls = PeerTls(str(config.tls.cert), str(config.tls.key), str(config.tls.ca))
-    return Host(
+    return await Host.open(
         config.cluster_options(),
         replica,
         listen=config.peer,
@@ -90,7 +156,7 @@ def _build_host(config: NodeConfig, replica: Replica) -> Host:
     )
 
 
-async def _shut_down(host: Host | None, view: NodeView, server: HttpServer) -> None:
+async def _shut_down(host: Host | None, view: NodeView, servers: list[_Server]) -> None:
     """Leadership goes first, while requests are still served; then requests end; then the cluster part."""
     view.mark_stopping()
     if view.host is not None and (status := view.host.status()).leader == status.node_id and len(status.members) > 1:
@@ -99,7 +165,7 @@ async def _shut_down(host: Host | None, view: NodeView, server: HttpServer) -> N
                 await view.host.transfer(None, HAND_OVER_S)
     if view.service is not None:
         await view.service.drain(DRAIN_S)
-    await server.stop()
+    await asyncio.gather(*(server.stop() for server in servers))
     view.mark_stopped()
     if host is not None:
         await host.stop()

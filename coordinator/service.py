@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.host import Host
@@ -25,9 +25,9 @@ from coordinator.machine.commands import (
     Command,
     Heartbeat,
     HeartbeatSession,
-    ReleaseLock,
     RenewLease,
     RenewLock,
+    ReturnReclaims,
 )
 from coordinator.machine.events import Compacted, Event
 from coordinator.machine.machine import Machine
@@ -42,10 +42,14 @@ CANCEL_S = 30.0
 TIDY_MAX = 10_000
 """Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
 
+CLAIMS_AT_ONCE = 16
+"""Of the workers that one ready clean-up wakes, so many ask for it; the others see that it is gone."""
+SEARCHES_AT_ONCE = 2
+
 _AGAIN = ("applied", "link_lost", "leader_changed", "snapshot")
 """Unknown outcomes that came before the deadline: what applies once can be sent again."""
 
-_HARMLESS = (Heartbeat, HeartbeatSession, RenewLease, RenewLock, CancelWaiter)
+_HARMLESS = (Heartbeat, HeartbeatSession, RenewLease, RenewLock, CancelWaiter, ReturnReclaims)
 """Twice is as good as once, so they need no request id for that."""
 
 
@@ -91,7 +95,12 @@ class Service:
         self.telemetry = replica.telemetry
         self._waiting: set[asyncio.Future[Any]] = set()
         """Requests that wait for a lock."""
+        self._asked: dict[tuple[str, bytes], int] = {}
+        """Of requests that wait here, the last revision at which this node asked for them."""
         self._tidying: set[asyncio.Task[None]] = set()
+        self.claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self.searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
+        """How many may look through the graph at the same time."""
 
     # --- where this node stands -----------------------------------------------------------------------------------
 
@@ -158,24 +167,29 @@ class Service:
         request_id = request_id or _own_id()
         loop = asyncio.get_running_loop()
         until = loop.time() + command.block_time_ms / 1000
+        dismissed = False
         try:
-            async with asyncio.timeout_at(until + timeout + OUTAGE_S):
-                while True:
+            async with asyncio.timeout_at(until + timeout + OUTAGE_S) as limit:
+                while not dismissed or loop.time() < until:
                     outcome = await self._acquire_once(namespace, command, request_id, timeout)
                     if isinstance(outcome, Committed | Denied | Unknown):
                         return self.still_held(namespace, outcome)
-                    left_ms = int(1000 * (until - loop.time()))
-                    if outcome == "dismissed" and left_ms > 0:
+                    if outcome == "dismissed":
                         # Another connection of the same request closed and took the waiter along, but this one is
-                        # here: it queues again, with the time that is left.
-                        command, request_id = replace(command, block_time_ms=left_ms), _own_id()
+                        # here: it queues again. The command stays as it was, or its id would stand for two requests.
+                        dismissed = True
+                        limit.reschedule(until + timeout)
         except TimeoutError:
-            return Unknown("deadline", "the cluster did not answer in time; repeat it only under the same request id")
+            if not dismissed:
+                message = "the cluster did not answer in time; repeat it only under the same request id"
+                return Unknown("deadline", message)
+        return Committed(self.revision, self.machine.now_ms, self._result_of(namespace, command, ()))
 
     async def _acquire_once(
         self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, timeout: float
     ) -> Outcome | Literal["again", "dismissed"]:
-        """`again`: a snapshot came in between. `dismissed`: somebody else took this waiter out of the queue."""
+        """`again`: a snapshot, or the end of an earlier wait of this request, came in between. `dismissed`: somebody
+        else took this waiter out of the queue."""
         future = self.hub.expect(namespace, request_id)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(ended)
@@ -184,18 +198,22 @@ class Service:
             # Shielded: what the log says of a command that has left must be known, to take it back.
             outcome = await asyncio.shield(proposal)
             if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
-                self.hub.forget(namespace, request_id, future)
                 return outcome
+            self._asked[namespace, request_id] = max(self._asked.get((namespace, request_id), 0), outcome.index)
             events = await asyncio.shield(future)
+            if events and events[0].waiter_id != outcome.result.waiter_id:
+                return "again"
             if events is not None:
                 return self._ended(namespace, command, request_id, events)
-            self._tidy(self._leave_queue(namespace, command, request_id, proposal))
+            self._leave(namespace, command, request_id, proposal)
             return Denied("stopping", "this node is stopping, and you are out of the queue: ask another node")
         except asyncio.CancelledError:
             if self.hub.forget(namespace, request_id, future) and len(self._tidying) < TIDY_MAX:
-                self._tidy(self._leave_queue(namespace, command, request_id, proposal))
+                self._leave(namespace, command, request_id, proposal)
             raise
         finally:
+            if self.hub.forget(namespace, request_id, future):
+                self._asked.pop((namespace, request_id), None)
             self._waiting.discard(ended)
             ended.set_result(None)
 
@@ -245,34 +263,31 @@ class Service:
                 return Committed(outcome.index, outcome.now_ms, r.Denied(code, message))
         return outcome
 
-    def _tidy(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tidying.add(task)
-        task.add_done_callback(self._tidying.discard)
-
-    async def _leave_queue(
+    def _leave(
         self,
         namespace: str,
         command: AcquireLock | AcquireLocks,
         request_id: bytes,
         proposal: asyncio.Future[Outcome],
     ) -> None:
-        """Nobody is there to be answered: out of the queue, or, granted meanwhile, out of the lock."""
-        outcome = await proposal
-        if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
-            # Granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
-            return
-        cancel = CancelWaiter(outcome.result.waiter_id)
-        block_s = command.block_time_ms / 1000
-        cancelled = await self.propose(namespace, cancel, None, block_s + CANCEL_S)
-        if not isinstance(cancelled, Committed) or not isinstance(cancelled.result, r.Denied):
-            return
-        ended = self.machine.outcome(namespace, request_id)
-        grants = ended.grants if isinstance(ended, r.LocksGranted) else (ended,)
-        for grant in grants:
-            if isinstance(grant, r.LockGranted):
-                release = ReleaseLock(grant.lock_key, grant.client_id, grant.fencing_token)
-                await self.propose(namespace, release, _own_id(), CANCEL_S)
+        """Nobody is here to be answered: out of the queue, or, granted meanwhile, out of the lock."""
+        asked = self._asked.get((namespace, request_id), 0)
+
+        async def cancel() -> None:
+            outcome = await proposal
+            if isinstance(outcome, Committed) and isinstance(outcome.result, r.LockWaiting):
+                last = max(asked, outcome.index)
+                leaving = CancelWaiter(outcome.result.waiter_id, request_id, last)
+                await self.propose(namespace, leaving, None, command.block_time_ms / 1000 + CANCEL_S)
+            # Else granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
+
+        self.tidy(cancel())
+
+    def tidy(self, undoing: Coroutine[Any, Any, None]) -> None:
+        """In the background; a node that stops waits for it."""
+        task = asyncio.ensure_future(undoing)
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
 
     # --- reads ----------------------------------------------------------------------------------------------------
 

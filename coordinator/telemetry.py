@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from coordinator.machine.collection import CollectionCounts
 from coordinator.machine.events import Event
 from coordinator.machine.results import VERDICTS, Denied, HeartbeatAnswer, LeaseRenewed, LockBusy, LockRenewed, Result
 
@@ -45,6 +46,25 @@ class Histogram:
         return shown
 
 
+class CollectorCounts:
+    """What this node did while it led, to find cycles that nothing keeps and to check that none is missed."""
+
+    def __init__(self) -> None:
+        self.collection = CollectionCounts()
+        self.slice_s = Histogram(LATENCY_S)
+        self.round_s = Histogram(LATENCY_S)
+        """Of rounds that came to an end, from the first slice to the last answer."""
+        self.audits = 0
+        self.audit_findings = 0
+        """Garbage that no list knew of. Must stay zero."""
+        self.last_audit_s = 0.0
+
+    def audited(self, seconds: float, findings: int) -> None:
+        self.audits += 1
+        self.audit_findings += findings
+        self.last_audit_s = seconds
+
+
 class Telemetry:
     def __init__(self) -> None:
         self.commit_s = Histogram(LATENCY_S)
@@ -63,6 +83,7 @@ class Telemetry:
         self.backlog = 0
         self.leader_changes = 0
         self.watches_cut: Counter[str] = Counter()
+        self.collector = CollectorCounts()
 
     # --- where a request is served --------------------------------------------------------------------------------
 

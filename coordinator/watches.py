@@ -7,7 +7,8 @@ thousands of slow ones cost nothing, and one that falls behind the ring is told 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coordinator.machine.events import Compacted, Event
@@ -64,6 +65,8 @@ class Hub:
         self.stopping = False
         self._watches: set[Watch] = set()
         self._expected: dict[tuple[str, bytes], list[Ending]] = {}
+        self._claimants: dict[tuple[str, str], set[asyncio.Event]] = {}
+        """Workers that wait for clean-ups, by namespace and provider."""
 
     # --- the machine's side ---------------------------------------------------------------------------------------
 
@@ -75,6 +78,9 @@ class Hub:
             woken = True
             if event.request_id is not None and event.waiter_id and event.kind != "wait_begun" and self._expected:
                 answered.setdefault((event.namespace, event.request_id), []).append(event)
+            elif event.kind == "reclaim_pending" and self._claimants:
+                for news in self._claimants.get((event.namespace, event.owner), ()):
+                    news.set()
         for key, own in answered.items():
             for future in self._expected.pop(key, ()):
                 if not future.done():
@@ -91,8 +97,7 @@ class Hub:
             for future in futures:
                 if not future.done():
                     future.set_result(())
-        for watch in self._watches:
-            watch.wake()
+        self._wake_all()
 
     def stop(self) -> None:
         """Ends every wait with None, and wakes the watches so that they see it."""
@@ -102,8 +107,14 @@ class Hub:
             for future in futures:
                 if not future.done():
                     future.set_result(None)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for watch in self._watches:
             watch.wake()
+        for waiting in self._claimants.values():
+            for news in waiting:
+                news.set()
 
     # --- requests that wait ---------------------------------------------------------------------------------------
 
@@ -125,6 +136,23 @@ class Hub:
     @property
     def waiting(self) -> int:
         return sum(map(len, self._expected.values()))
+
+    @property
+    def claiming(self) -> int:
+        return sum(map(len, self._claimants.values()))
+
+    @contextmanager
+    def clean_ups(self, namespace: str, provider: str) -> Iterator[asyncio.Event]:
+        """Set whenever a clean-up of the provider becomes ready, a snapshot comes, or this node stops."""
+        news = asyncio.Event()
+        waiting = self._claimants.setdefault((namespace, provider), set())
+        waiting.add(news)
+        try:
+            yield news
+        finally:
+            waiting.discard(news)
+            if not waiting:
+                self._claimants.pop((namespace, provider), None)
 
     # --- watches --------------------------------------------------------------------------------------------------
 

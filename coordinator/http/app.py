@@ -9,6 +9,8 @@ from aiohttp.typedefs import Handler
 
 from coordinator.http import (
     cluster_routes,
+    edges,
+    explain,
     fencing,
     health,
     heartbeats,
@@ -16,6 +18,8 @@ from coordinator.http import (
     locks,
     namespaces,
     openapi,
+    reclaims,
+    resources,
     sessions,
     telemetry,
     watch,
@@ -30,7 +34,10 @@ from coordinator.http.ports import NodeView
 BODY_BYTES_MAX = 4 << 20
 """Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
 
-NOUNS = (locks, fencing, leases, heartbeats, sessions, namespaces, watch, cluster_routes, telemetry, health)
+NOUNS = (
+    locks, fencing, leases, heartbeats, sessions, explain, resources, edges, reclaims, namespaces, watch,
+    cluster_routes, telemetry, health,
+)  # fmt: skip
 
 _LOGGER = logging.getLogger(__name__)
 

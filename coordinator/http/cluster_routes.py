@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from cluster.ports import Committed, Member, Outcome
+from cluster.ports import Committed, Denied, Member, Outcome
 from coordinator.addresses import AddressError, is_wildcard, split_address
 from coordinator.http.errors import ApiError, bad_request, from_outcome
 from coordinator.http.fields import Field, Integer, Shape, Text
@@ -20,7 +20,10 @@ from coordinator.http.schemas import COUNT, NULLABLE_TEXT, TEXT, listed, record
 TIMEOUT_MS_DEFAULT = 30_000
 _ID = "^[A-Za-z0-9._-]+$"
 
+_SO_ALREADY = ("member_exists", "not_a_member", "no_target")
+
 Change = Callable[[HostPort, float], Awaitable[Outcome]]
+Reached = Callable[[StatusView], bool]
 
 
 async def get_cluster(call: Call) -> web.Response:
@@ -30,15 +33,25 @@ async def get_cluster(call: Call) -> web.Response:
 async def add_member(call: Call) -> web.Response:
     body = call.body
     member = Member(body["id"], _dialled("peer", body["peer"]), _dialled("http", body["http"]))
-    return await _on_leader(call, lambda host, timeout_s: host.add_member(member, timeout_s))
+
+    def added(status: StatusView) -> bool:
+        return any((held.id, held.peer, held.http) == (member.id, member.peer, member.http) for held in status.members)
+
+    return await _on_leader(call, lambda host, timeout_s: host.add_member(member, timeout_s), added)
 
 
 async def remove_member(call: Call) -> web.Response:
-    return await _on_leader(call, lambda host, timeout_s: host.remove_member(call.places["id"], timeout_s))
+    def removed(status: StatusView) -> bool:
+        return all(held.id != call.places["id"] for held in status.members)
+
+    return await _on_leader(call, lambda host, timeout_s: host.remove_member(call.places["id"], timeout_s), removed)
 
 
 async def transfer(call: Call) -> web.Response:
-    return await _on_leader(call, lambda host, timeout_s: host.transfer(call.body["target"], timeout_s))
+    def transferred(status: StatusView) -> bool:
+        return status.leader is not None and status.leader == call.body["target"]
+
+    return await _on_leader(call, lambda host, timeout_s: host.transfer(call.body["target"], timeout_s), transferred)
 
 
 async def snapshot(call: Call) -> web.Response:
@@ -68,12 +81,17 @@ def cluster_document(status: StatusView) -> dict[str, Any]:
     }
 
 
-async def _on_leader(call: Call, change: Change) -> web.Response:
+async def _on_leader(call: Call, change: Change, reached: Reached) -> web.Response:
+    """With a request id it may be a repeat, also of what an earlier leader did: what is so already is done."""
     host = _host(call.request)
     status = host.status()
     if status.leader != status.node_id:
         return await forward_to_leader(call.request, status, call.timeout_s)
-    return _answer(call, host, await change(host, call.timeout_s))
+    outcome = await change(host, call.timeout_s)
+    # Only these denials: others may mean that what is seen so is not committed yet.
+    if isinstance(outcome, Denied) and outcome.code in _SO_ALREADY and call.request_id and reached(host.status()):
+        return call.answer(cluster_document(host.status()))
+    return _answer(call, host, outcome)
 
 
 def _answer(call: Call, host: HostPort, outcome: Outcome) -> web.Response:
@@ -113,6 +131,9 @@ _DOCUMENT = record(
 )  # fmt: skip
 
 
+_REPEATS = "With a request id, what is so already is answered as done: a repeat is safe."
+
+
 def operations() -> list[Operation]:
     one = Text(required=True, most=64, about="A member's id.", example="n4", pattern=_ID)
     member: dict[str, Field] = {
@@ -125,23 +146,24 @@ def operations() -> list[Operation]:
     common: dict[str, Any] = {
         "tag": "operations", "spaced": False, "timeout": timeout, "answers": {200: _DOCUMENT}, "denials": (404, 409),
     }  # fmt: skip
+    change: dict[str, Any] = {"writes": True}
     base = "/api/v1/cluster"
     return [
         Operation(**common, method="GET", path=base, handler=get_cluster, about="Who is in the cluster."),
         Operation(
-            **common, method="POST", path=f"{base}/members", handler=add_member, body=Shape(member),
-            about="Add a member that is running.",
+            **common, **change, method="POST", path=f"{base}/members", handler=add_member, body=Shape(member),
+            about=f"Add a member that is running. {_REPEATS}",
         ),
         Operation(
-            **common, method="DELETE", path=f"{base}/members/{{id}}", handler=remove_member, places=Shape({"id": one}),
-            about="Remove a member for good.",
+            **common, **change, method="DELETE", path=f"{base}/members/{{id}}", handler=remove_member,
+            places=Shape({"id": one}), about=f"Remove a member for good. {_REPEATS}",
         ),
         Operation(
-            **common, method="POST", path=f"{base}/transfer", handler=transfer, body=Shape({"target": target}),
-            about="Hand leadership over.",
+            **common, **change, method="POST", path=f"{base}/transfer", handler=transfer,
+            body=Shape({"target": target}), about=f"Hand leadership over. {_REPEATS}",
         ),
         Operation(
-            **common, method="POST", path=f"{base}/snapshot", handler=snapshot, body=Shape(),
+            **common, **change, method="POST", path=f"{base}/snapshot", handler=snapshot, body=Shape(),
             about="Take a snapshot on the node that is asked.",
         ),
     ]  # fmt: skip

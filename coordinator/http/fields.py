@@ -20,6 +20,9 @@ ID_DIGITS = 16
 NAMES_SHOWN = 12
 SHOWN_CHARACTERS = 64
 EXACT_FLOATS = 1 << 53
+_BREAKING = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+_BREAKS = re.compile(f"[{_BREAKING}]")
+"""Control characters and line breaks: a name that has one cannot be shown, logged or typed as what it is."""
 
 
 def hex_id(number: int) -> str:
@@ -65,6 +68,8 @@ class Text(Field):
     most: int = MAX_NAME_CHARACTERS
     pattern: str = ""
     example: str = ""
+    lines: bool = False
+    """May have line breaks and the like: said to people, never a name."""
 
     def wanted(self) -> str:
         shape = f" like {self.pattern}" if self.pattern else ""
@@ -73,6 +78,9 @@ class Text(Field):
     def read(self, name: str, value: Any) -> str:
         if type(value) is not str or not self.least <= len(value) <= self.most:
             raise self.refuse(name, value)
+        if not self.lines and (found := _BREAKS.search(value)) is not None:
+            character = f"U+{ord(found[0]):04X} at place {found.start()}"
+            raise bad_request(f"{name} must not have control characters or line breaks: {character}", field=name)
         if not value.isascii():
             try:
                 value.encode()
@@ -85,7 +93,8 @@ class Text(Field):
     def schema(self) -> dict[str, Any]:
         # Half a surrogate pair is not a character, though JSON can spell it.
         shown: dict[str, Any] = {"type": "string", "minLength": self.least, "maxLength": self.most}
-        shown |= {"pattern": self.pattern} if self.pattern else {}
+        if not self.lines:
+            shown |= {"pattern": self.pattern or f"^[^{_BREAKING}]*$"}
         return {**shown, "examples": [self.example]} if self.example else shown
 
 
@@ -165,6 +174,9 @@ class Flag(Field):
             raise self.refuse(name, value)
         return value
 
+    def from_text(self, name: str, text: str) -> bool:
+        return self.read(name, {"true": True, "false": False}.get(text, text))
+
     def schema(self) -> dict[str, Any]:
         return {"type": "boolean"}
 
@@ -233,17 +245,17 @@ class Shape:
 
     fields: Mapping[str, Field] = field(default_factory=dict)
 
-    def read(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """Every field by name, defaults filled in."""
-        self._refuse_unknown(given)
+    def read(self, given: Mapping[Any, Any], inside: str = "") -> dict[str, Any]:
+        """Every field by name, defaults filled in. `inside`: what the names in a refusal begin with."""
+        self._refuse_unknown(given, inside)
         read: dict[str, Any] = {}
         for name, known in self.fields.items():
             if name not in given:
-                read[name] = self._absent(name, known)
+                read[name] = self._absent(inside + name, known)
             elif given[name] is None and known.default is None and not known.required:
                 read[name] = None
             else:
-                read[name] = known.read(name, given[name])
+                read[name] = known.read(inside + name, given[name])
         return read
 
     def read_texts(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -258,7 +270,7 @@ class Shape:
             raise bad_request(f"{name} is missing; it must be {known.wanted()}", field=name)
         return known.default
 
-    def _refuse_unknown(self, given: Mapping[Any, Any]) -> None:
+    def _refuse_unknown(self, given: Mapping[Any, Any], inside: str = "") -> None:
         for name in given:
             if name in self.fields:
                 continue
@@ -266,7 +278,7 @@ class Shape:
             near = difflib.get_close_matches(text, self.fields, n=1)
             known: Sequence[str] = list(self.fields)[:NAMES_SHOWN]
             hint = f"did you mean {near[0]}?" if near else f"known fields: {', '.join(known) or 'none'}"
-            raise bad_request(f"{text!r} is not a field here; {hint}", field=text)
+            raise bad_request(f"{text!r} is not a field here; {hint}", field=inside + text)
 
     def schema(self) -> dict[str, Any]:
         properties = {}
@@ -283,3 +295,21 @@ class Shape:
         return {"type": "object", "properties": properties, "additionalProperties": False} | (
             {"required": required} if required else {}
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(Field):
+    """An object inside of a body."""
+
+    shape: Shape
+
+    def wanted(self) -> str:
+        return f"an object of {', '.join(self.shape.fields)}"
+
+    def read(self, name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refuse(name, value)
+        return self.shape.read(value, f"{name}.")
+
+    def schema(self) -> dict[str, Any]:
+        return self.shape.schema()

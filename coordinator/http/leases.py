@@ -10,11 +10,13 @@ from coordinator.http.errors import ApiError
 from coordinator.http.fields import Field, Identity, Integer, Many, Shape, Text, hex_id, hex_ids
 from coordinator.http.moments import epoch_ms, ttl_ms
 from coordinator.http.operations import Call, Operation, packed_answer
-from coordinator.http.schemas import COUNT, EPOCH_MS, ID, MS, NULLABLE_ID, TEXT, TOKEN, TRUE, listed, record
+from coordinator.http.resources import AFTER, cursor, page, place_of
+from coordinator.http.schemas import EPOCH_MS, ID, MS, NULLABLE_ID, REFERENCES, TEXT, TOKEN, TRUE, listed, record
 from coordinator.machine import commands as c
 from coordinator.machine.limits import (
     MAX_BATCH_LEASES,
     MAX_LIFETIME_MS,
+    MAX_LISTED_LEASES,
     MAX_LOOKUP_LEASES,
     MAX_TTL_MS,
     MIN_TTL_MS,
@@ -101,6 +103,15 @@ async def look_up(call: Call) -> web.Response:
     return call.answer({"leases": leases}, point)
 
 
+async def list_leases(call: Call) -> web.Response:
+    point = await call.read()
+    query = call.query
+    found, after = call.service.machine.lease_page(
+        call.namespace, query["prefix"], place_of(query["after"]), query["limit"], point.now_ms
+    )
+    return call.answer({"leases": list(map(_lease, found)), "next": cursor(after)}, point)
+
+
 def _lease(lease: LeaseView) -> dict[str, Any]:
     return {
         "lease_id": hex_id(lease.lease_id),
@@ -130,7 +141,7 @@ _ASKED: dict[str, Field] = {
 _BEFORE_LEASE = {
     "lease_id": ID, "state": {"enum": ["ACTIVE", "EXPIRED"]}, "ttl_ms": MS, "expires_at_epoch_ms": EPOCH_MS,
     "owner": TEXT, "client_id": TEXT, "resource_id": TEXT, "kind": {"enum": ["resource", "lock"]},
-    "reference_count": COUNT, "fencing_token": TOKEN, "session_id": NULLABLE_ID,
+    "reference_count": REFERENCES, "fencing_token": TOKEN, "session_id": NULLABLE_ID,
 }  # fmt: skip
 _LEASE_RECORD = record(**_BEFORE_LEASE)
 _UNKNOWN = record(lease_id=ID, state={"const": "UNKNOWN"})
@@ -140,7 +151,6 @@ def operations() -> list[Operation]:
     post: dict[str, Any] = {"method": "POST", "tag": "leases", "writes": True}
     resources = Many(required=True, item=_RESOURCE, most=MAX_BATCH_LEASES, about="In this order come the lease ids.")
     extend = Integer(required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="From now on.", example=60_000)
-    looked_up = Many(required=True, item=_LEASE, most=MAX_LOOKUP_LEASES)
     return [
         Operation(
             **post, path="/api/v1/leases/acquire", handler=acquire, body=Shape({"resource_id": _RESOURCE, **_ASKED}),
@@ -148,17 +158,17 @@ def operations() -> list[Operation]:
             answers={
                 200: record(
                     lease_id=ID, expires_at_epoch_ms=EPOCH_MS, success=TRUE, ttl_ms=MS, fencing_token=TOKEN,
-                    reference_count=COUNT, reacquired={"type": "boolean"},
+                    reference_count=REFERENCES, reacquired={"type": "boolean"},
                 )
             },
-            denials=(403, 404, 409, 429),
+            denials=(403, 404, 409, 410, 429),
         ),
         Operation(
             **post, path="/api/v1/leases/acquire-batch", handler=acquire_batch,
             body=Shape({"resource_ids": resources, **_ASKED}),
             about="Get leases on many resources at once; packed with Accept: application/x-holdfast-leases.",
             answers={200: record(lease_ids=listed(ID), success=TRUE, ttl_ms=MS, expires_at_epoch_ms=EPOCH_MS)},
-            denials=(403, 404, 409, 429),
+            denials=(403, 404, 409, 410, 429),
         ),
         Operation(
             **post, path="/api/v1/leases/renew", handler=renew,
@@ -170,12 +180,29 @@ def operations() -> list[Operation]:
         Operation(
             **post, path="/api/v1/leases/release", handler=release,
             body=Shape({"resource_id": _RESOURCE, "client_id": CLIENT}), about="Give a lease back.",
-            answers={200: record(success=TRUE, remaining_reference_count=COUNT)}, denials=(403, 404, 409),
+            answers={200: record(success=TRUE, remaining_reference_count=REFERENCES)}, denials=(403, 404, 409),
         ),
+        *_reads(),
+    ]  # fmt: skip
+
+
+def _reads() -> list[Operation]:
+    looked_up = Many(required=True, item=_LEASE, most=MAX_LOOKUP_LEASES)
+    listing: dict[str, Field] = {
+        "prefix": Text(least=0, default="", about="Resource ids that begin so."),
+        "limit": Integer(low=1, high=MAX_LISTED_LEASES, default=100),
+        "after": AFTER,
+    }
+    return [
         Operation(
             method="POST", tag="leases", reads=True, path="/api/v1/leases/lookup", handler=look_up,
             body=Shape({"lease_ids": looked_up}), about="The state of up to 10,000 leases.",
             answers={200: record(leases=listed({"anyOf": [_LEASE_RECORD, _UNKNOWN]}))}, denials=(404,),
+        ),
+        Operation(
+            method="GET", tag="leases", reads=True, path="/api/v1/leases", handler=list_leases, query=Shape(listing),
+            about="Leases on resources that are ACTIVE, in no order that means anything.",
+            answers={200: page("leases", _LEASE_RECORD)}, denials=(404,),
         ),
         Operation(
             method="GET", tag="leases", reads=True, path=_ONE, handler=get,

@@ -36,8 +36,17 @@ _ASKED: dict[str, Field] = {
         required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="How long it is held unless renewed.", example=10_000
     ),
     "block_time_ms": Integer(high=MAX_BLOCK_MS, default=0, about="How long to wait in the queue; 0: not at all."),
-    "mode": Choice(options=("exclusive", "shared"), default="exclusive", about="shared: with other shared holders."),
-    "permits": Integer(low=1, high=MAX_PERMITS, default=1, about="How many may hold it at once: a semaphore."),
+    "mode": Choice(
+        options=("exclusive", "shared"),
+        default="exclusive",
+        about="shared: with other shared holders. Its holder enters it again the same way, or is refused.",
+    ),
+    "permits": Integer(
+        low=1,
+        high=MAX_PERMITS,
+        default=1,
+        about="How many may hold it at once: a semaphore. Its holder enters it again with as many.",
+    ),
     "session_id": Identity(about="Held as long as this session lives; only its heartbeat renews it."),
     "lock_delay_ms": Integer(
         high=MAX_LOCK_DELAY_MS, default=0, about="After a hold that expired or was broken, nobody gets it for so long."
@@ -253,7 +262,7 @@ def operations() -> list[Operation]:
             answers={200: record(locks=listed(_LOCK))}, denials=(404,),
         ),
         Operation(
-            **get_, path="/api/v1/locks/{key:.+}", handler=get, places=Shape({"key": KEY}),
+            **get_, path="/api/v1/locks/{key:(?s:.+)}", handler=get, places=Shape({"key": KEY}),
             about="Who holds a lock, and who waits, in order.", answers={200: _LOCK}, denials=(404,),
         ),
     ]  # fmt: skip

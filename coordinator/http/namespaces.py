@@ -6,18 +6,20 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.http.fields import Field, Integer, Shape, Text
+from coordinator.http.fields import Field, Flag, Integer, Shape, Text
 from coordinator.http.operations import Call, Operation
-from coordinator.http.schemas import COUNT, TEXT, TRUE, listed, record
+from coordinator.http.schemas import BOOLEAN, COUNT, TEXT, TRUE, listed, record
 from coordinator.machine import commands as c
 from coordinator.machine import limits
-from coordinator.machine.namespaces import COUNTED, Namespace
+from coordinator.machine.namespaces import COUNTED
+from coordinator.machine.reads import NamespaceView
 
 
 async def put(call: Call) -> web.Response:
     body = call.body
-    await _propose(call, c.PutNamespace(*(body[name] for name in _QUOTAS)))
-    return call.answer({"namespace": call.places["name"], "quotas": {name: body[name] for name in _QUOTAS}})
+    quotas = {name: body[name] for name in _QUOTAS}
+    await _propose(call, c.PutNamespace(**quotas, acyclic=body["acyclic"]))
+    return call.answer({"namespace": call.places["name"], "quotas": quotas, "acyclic": body["acyclic"]})
 
 
 async def delete(call: Call) -> web.Response:
@@ -32,15 +34,16 @@ async def _propose(call: Call, command: c.Command) -> None:
 
 async def list_namespaces(call: Call) -> web.Response:
     point = await call.read()
-    known = call.service.machine.state.namespaces.by_name
-    return call.answer({"namespaces": [_namespace(known[name]) for name in sorted(known)]}, point)
+    known = call.service.machine.namespaces()
+    return call.answer({"namespaces": [_namespace(namespace) for namespace in known]}, point)
 
 
-def _namespace(namespace: Namespace) -> dict[str, Any]:
+def _namespace(namespace: NamespaceView) -> dict[str, Any]:
     return {
         "namespace": namespace.name,
         "quotas": {name: getattr(namespace.quotas, name) for name in _QUOTAS},
-        "used": dict(zip(COUNTED, namespace.used, strict=True)),
+        "acyclic": namespace.acyclic,
+        "used": namespace.used,
     }
 
 
@@ -54,7 +57,12 @@ _QUOTAS: dict[str, Field] = {
     "waiters": _quota(limits.DEFAULT_WAITERS),
     "sessions": _quota(limits.DEFAULT_SESSIONS),
     "name_bytes": _quota(limits.DEFAULT_NAME_BYTES),
+    "resources": _quota(limits.DEFAULT_RESOURCES),
+    "edges": _quota(limits.DEFAULT_EDGES),
 }
+_ACYCLIC = Flag(
+    default=False, about="Edges that would close a cycle are refused. Only while there are none can it be switched on."
+)
 
 
 def operations() -> list[Operation]:
@@ -64,8 +72,8 @@ def operations() -> list[Operation]:
     return [
         Operation(
             **common, method="PUT", path="/api/v1/namespaces/{name}", writes=True, handler=put, places=one,
-            body=Shape(_QUOTAS), about="Create a namespace or change its quotas.",
-            answers={200: record(namespace=TEXT, quotas=quotas)}, denials=(409, 429),
+            body=Shape({**_QUOTAS, "acyclic": _ACYCLIC}), about="Create a namespace or change its quotas.",
+            answers={200: record(namespace=TEXT, quotas=quotas, acyclic=BOOLEAN)}, denials=(409, 429),
         ),
         Operation(
             **common, method="DELETE", path="/api/v1/namespaces/{name}", writes=True, handler=delete, places=one,
@@ -78,7 +86,10 @@ def operations() -> list[Operation]:
             answers={
                 200: record(
                     namespaces=listed(
-                        record(namespace=TEXT, quotas=quotas, used=record(**dict.fromkeys(COUNTED, COUNT)))
+                        record(
+                            namespace=TEXT, quotas=quotas, acyclic=BOOLEAN,
+                            used=record(**dict.fromkeys(COUNTED, COUNT)),
+                        )
                     )
                 )
             },

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 from aiohttp import web
 
@@ -42,6 +44,7 @@ READING: dict[str, Field] = {
     ),
 }
 _NAMESPACE_TEXT = Text()
+_HALF_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 
@@ -74,20 +77,53 @@ class Operation:
         return Shape({**self.query.fields, **(READING if self.reads else {}), **more})
 
     def asked_in_body(self) -> Shape | None:
-        if self.body is None or not self.writes:
+        if not self.writes:
             return self.body
-        return Shape({**self.body.fields, "request_id": REQUEST_ID})
+        return Shape({**(self.body.fields if self.body is not None else {}), "request_id": REQUEST_ID})
 
     def route(self) -> web.RouteDef:
         body, query, places = self.asked_in_body(), self.asked_in_url(), self.places
 
         async def handle(request: web.Request) -> web.StreamResponse:
+            _refuse_no_text(request, next(iter(places.fields), "path"))
             call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
             if body is not None and request.content_type not in self.also:
                 call.body = body.read(await read_object(request))
+            if self.writes:
+                call.request_id = _request_id(request, call.body.get("request_id"))
             return await self.handler(call)
 
         return web.route(self.method, self.path, handle)
+
+
+def _refuse_no_text(request: web.Request, place: str) -> None:
+    """Escapes that are not UTF-8 would be read as other characters, and one name be taken for another."""
+    if "%" not in request.raw_path and request.raw_path.isascii():
+        return
+    path, _, query = request.raw_path.partition("?")
+    parts = [(place, path), *((unquote_plus(part.partition("=")[0]), part) for part in query.split("&"))]
+    for name, part in parts:
+        try:
+            unquote_to_bytes(part.encode(errors="surrogateescape")).decode()
+        except UnicodeDecodeError:
+            raise bad_request(f"{name[:64]} is not UTF-8 in the URL", field=name[:64]) from None
+        if _HALF_ESCAPE.search(part):
+            raise bad_request(f"{name[:64]} has a % without two digits in the URL; write it %25", field=name[:64])
+
+
+def _request_id(request: web.Request, said: str | None) -> bytes | None:
+    header = request.headers.get(IDEMPOTENCY)
+    if header is not None:
+        REQUEST_ID.read(IDEMPOTENCY, header)
+        if said not in (None, header):
+            raise bad_request(f"request_id and the header {IDEMPOTENCY} differ; send one of them", field="request_id")
+        said = header
+    if said is None:
+        return None
+    encoded = said.encode()
+    if len(encoded) > MAX_REQUEST_ID_BYTES:
+        raise bad_request(f"request_id must be at most {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
+    return encoded
 
 
 def _once_each(request: web.Request) -> Mapping[str, str]:
@@ -106,6 +142,7 @@ class Call:
         self.places = places
         self.query = query
         self.body: dict[str, Any] = {}
+        self.request_id: bytes | None = None
 
     @property
     def service(self) -> Service:
@@ -123,21 +160,6 @@ class Call:
     def timeout_s(self) -> float:
         timeout_ms: int = self.query["timeout_ms"]
         return timeout_ms / 1000
-
-    @property
-    def request_id(self) -> bytes | None:
-        """The body's own, else the header's: a proxy may have added one."""
-        said = self.body.get("request_id")
-        header = self.request.headers.get(IDEMPOTENCY)
-        if header is not None:
-            REQUEST_ID.read(IDEMPOTENCY, header)
-            said = header if said is None else said
-        if said is None:
-            return None
-        encoded: bytes = said.encode()
-        if len(encoded) > MAX_REQUEST_ID_BYTES:
-            raise bad_request(f"request_id must be at most {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
-        return encoded
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +183,7 @@ class Call:
         point = await service.read(self.query["consistency"], self.query["max_staleness_ms"], self.timeout_s)
         if isinstance(point, Denied):
             raise from_outcome(point)
-        if namespace not in service.machine.state.namespaces.by_name:
+        if not service.machine.knows(namespace):
             message = f"there is no namespace {namespace}; an administrator creates one"
             raise ApiError(404, "unknown_namespace", message, details={"field": "namespace"})
         return point

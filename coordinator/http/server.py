@@ -12,7 +12,10 @@ DRAIN_S = 5.0
 class HttpServer:
     """One app on one address. `stop` refuses new connections at once and waits for the requests under way."""
 
+    kind = "http"
+
     def __init__(self, app: web.Application, listen: str) -> None:
+        self.listen = listen
         self._host, self._port = split_address("http", listen)
         # A closed connection cancels its request: a waiter whose client is gone must leave the queue.
         self._runner = web.AppRunner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -12,10 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from coordinator.http.operations import Call, Operation
-from coordinator.http.schemas import COUNT, MS, NUMBER, TEXT, record
+from coordinator.http.schemas import COUNT, MS, NUMBER, TEXT, listed, record
+from coordinator.machine.graphcounts import ReclaimCounts
 from coordinator.service import Service
-from coordinator.telemetry import Histogram
+from coordinator.telemetry import CollectorCounts, Histogram
 
+RECLAIM_STATES = ("pending", "delayed", "claimed", "dead")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -31,8 +34,9 @@ async def metrics(call: Call) -> web.Response:
 
 def document(service: Service) -> dict[str, Any]:
     counted, counts = service.telemetry, service.machine.counts()
+    graph, reclaims = service.machine.graph_counts(), service.machine.reclaim_counts(service.now_ms())
     return {
-        "orphans": counts.expired_leases,
+        "orphans": graph.unreferenced + reclaims.open,
         "sweep_backlog": counts.backlog,
         "renewal_failure_rate": counted.renewal_failure_rate,
         "renewals": counted.renewals,
@@ -51,6 +55,35 @@ def document(service: Service) -> dict[str, Any]:
         "revision": service.revision,
         "now_ms": service.now_ms(),
         "last_fencing_token": counts.last_token,
+        "resources": graph.resources,
+        "edges": graph.edges,
+        "suspects": graph.suspects,
+        "reclaims": _reclaims(reclaims),
+        "collector": _collector(counted.collector),
+    }
+
+
+def _reclaims(counts: ReclaimCounts) -> dict[str, Any]:
+    return {
+        "pending": counts.pending,
+        "delayed": counts.delayed,
+        "claimed": counts.claimed,
+        "dead": counts.dead,
+        "done": counts.done,
+        "oldest_pending_ms": counts.oldest_ms,
+        "lanes": counts.lanes,
+        "closed_lanes": counts.closed_lanes,
+        "fullest_lanes": [asdict(lane) for lane in counts.fullest],
+    }
+
+
+def _collector(counts: CollectorCounts) -> dict[str, Any]:
+    """Of this node while it led: the sum over the nodes is the cluster's."""
+    return {
+        **asdict(counts.collection),
+        "audits": counts.audits,
+        "audit_findings": counts.audit_findings,
+        "last_audit_s": counts.last_audit_s,
     }
 
 
@@ -63,6 +96,7 @@ class _Numbers(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._counters()
         yield from self._gauges()
+        yield from self._graph()
         yield from self._histograms()
 
     def _counters(self) -> Iterator[Metric]:
@@ -113,9 +147,50 @@ class _Numbers(Collector):
             ("holdfast_watch_lag_revisions", "How far the slowest watch is behind", service.hub.lag),
             ("holdfast_revision", "Last applied log index", service.revision),
             ("holdfast_staleness_seconds", "How old this node's state may be", service.staleness_ms() / 1000),
-            ("holdfast_cluster_clock_minus_wall_seconds", "Grows smaller in an outage, and only then", clock_s),
+            (
+                "holdfast_cluster_clock_minus_wall_seconds",
+                "Grows smaller in an outage; any other change is a step of this node's wall clock",
+                clock_s,
+            ),
         ):
             yield GaugeMetricFamily(name, about, value=value)
+
+    def _graph(self) -> Iterator[Metric]:
+        graph, counted = self._service.machine.graph_counts(), self._service.telemetry.collector
+        collection = counted.collection
+        reclaims = self._service.machine.reclaim_counts(self._service.now_ms())
+        for name, about, value in (
+            (
+                "holdfast_orphans",
+                "Resources that nothing refers to, clean-ups included",
+                graph.unreferenced + reclaims.open,
+            ),
+            ("holdfast_resources", "Registered resources", graph.resources),
+            ("holdfast_edges", "References between resources", graph.edges),
+            ("holdfast_suspects", "Resources of which it is not known whether anything keeps them", graph.suspects),
+            ("holdfast_garbage", "Known to be garbage, references not all cut yet", graph.garbage),
+            ("holdfast_reclaim_oldest_seconds", "Age of the oldest clean-up next in a lane", reclaims.oldest_ms / 1000),
+            ("holdfast_reclaim_closed_lanes", "Lanes closed by their failures", reclaims.closed_lanes),
+            ("holdfast_audit_seconds", "What the last audit of this node took", counted.last_audit_s),
+        ):
+            yield GaugeMetricFamily(name, about, value=value)
+        for name, about, value in (
+            ("holdfast_reclaims_done", "Clean-ups acknowledged, on every node the same", reclaims.done),
+            ("holdfast_collector_rounds", "Searches for cycles that this node began", collection.rounds),
+            ("holdfast_collector_visits", "What they cost: steps of the search", collection.visits),
+            ("holdfast_collector_settled", "Suspects they found alive", collection.settled),
+            ("holdfast_collector_sets_proposed", "Sets they found to be garbage", collection.sets_proposed),
+            (
+                "holdfast_collector_sets_refused",
+                "Of these, changed before they were taken",
+                collection.sets_refused,
+            ),
+            ("holdfast_collector_condemned", "Resources of sets that were taken", collection.condemned),
+            ("holdfast_audits", "Full marks from the roots on this node", counted.audits),
+            ("holdfast_audit_findings", "Garbage that was missed; must stay 0", counted.audit_findings),
+        ):
+            yield CounterMetricFamily(name, about, value=value)
+        yield from _lanes(reclaims)
 
     def _histograms(self) -> Iterator[Metric]:
         counted = self._service.telemetry
@@ -124,8 +199,27 @@ class _Numbers(Collector):
             ("holdfast_apply_seconds", "Applying one entry", counted.apply_s),
             ("holdfast_sweep_seconds", "One sweep, committed", counted.sweep_s),
             ("holdfast_batch_commands", "Commands in one entry", counted.batch_commands),
+            ("holdfast_collector_slice_seconds", "One slice of the search for cycles", counted.collector.slice_s),
+            ("holdfast_collector_round_seconds", "One whole search, its sets taken", counted.collector.round_s),
         ):
             yield _histogram(name, about, histogram)
+
+
+def _lanes(reclaims: ReclaimCounts) -> Iterator[Metric]:
+    """Only the fullest have series of their own."""
+    total = GaugeMetricFamily("holdfast_reclaims", "Clean-ups that are not done", labels=["state"])
+    for state in RECLAIM_STATES:
+        total.add_metric([state], getattr(reclaims, state))
+    yield total
+    labels = ["namespace", "provider", "kind"]
+    lanes = GaugeMetricFamily("holdfast_lane_reclaims", "The same by lane, the fullest", labels=[*labels, "state"])
+    oldest = GaugeMetricFamily("holdfast_lane_oldest_seconds", "Age of the clean-up that is next", labels=labels)
+    for lane in reclaims.fullest:
+        names = [lane.namespace, lane.provider, lane.kind]
+        for state in RECLAIM_STATES:
+            lanes.add_metric([*names, state], getattr(lane, state))
+        oldest.add_metric(names, lane.oldest_ms / 1000)
+    yield from (lanes, oldest)
 
 
 def _histogram(name: str, about: str, histogram: Histogram) -> Metric:
@@ -133,11 +227,24 @@ def _histogram(name: str, about: str, histogram: Histogram) -> Metric:
 
 
 def operations() -> list[Operation]:
+    lane = record(
+        namespace=TEXT, provider=TEXT, kind=TEXT, pending=COUNT, delayed=COUNT, claimed=COUNT, dead=COUNT,
+        oldest_ms=MS, closed={"type": "boolean"},
+    )  # fmt: skip
     numbers = record(
         orphans=COUNT, sweep_backlog=COUNT, renewal_failure_rate=NUMBER, renewals=COUNT, renewal_failures=COUNT,
         denials={"type": "object"}, active_leases=COUNT, expired_leases=COUNT, sessions=COUNT, locks=COUNT,
         waiters=COUNT, queue_depth=COUNT, watches=COUNT, watch_lag_revisions={"type": "integer"},
         leader_changes=COUNT, role=TEXT, revision=COUNT, now_ms=MS, last_fencing_token=COUNT,
+        resources=COUNT, edges=COUNT, suspects=COUNT,
+        reclaims=record(
+            pending=COUNT, delayed=COUNT, claimed=COUNT, dead=COUNT, done=COUNT, oldest_pending_ms=MS, lanes=COUNT,
+            closed_lanes=COUNT, fullest_lanes=listed(lane),
+        ),
+        collector=record(
+            rounds=COUNT, visits=COUNT, settled=COUNT, sets_proposed=COUNT, sets_refused=COUNT, condemned=COUNT,
+            audits=COUNT, audit_findings=COUNT, last_audit_s=NUMBER,
+        ),
     )  # fmt: skip
     return [
         Operation(

@@ -15,7 +15,8 @@ from typing import Any, Protocol, get_args
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from coordinator.http.errors import ApiError, bad_request
+from cluster.ports import Denied
+from coordinator.http.errors import ApiError, bad_request, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Many, Shape, Text, hex_id
 from coordinator.http.operations import NAMESPACE, Call, Operation
 from coordinator.machine.events import Compacted, EventKind
@@ -49,7 +50,7 @@ class Stream(Protocol):
 async def watch(call: Call) -> web.StreamResponse:
     request, query, hub = call.request, call.query, call.service.hub
     namespace = query["namespace"] or call.namespace
-    if namespace not in call.service.machine.state.namespaces.by_name:
+    if not call.service.machine.knows(namespace):
         raise ApiError(404, "unknown_namespace", f"there is no namespace {namespace[:64]}")
     upgrade = web.WebSocketResponse(heartbeat=COMMENT_S, max_msg_size=4096)
     sockets = upgrade.can_prepare(request).ok
@@ -58,7 +59,7 @@ async def watch(call: Call) -> web.StreamResponse:
     if hub.watches >= MAX_WATCHES:
         raise ApiError(429, "too_many_watches", f"this node has {MAX_WATCHES} watches already: ask another node")
     wanted = Filter(namespace, query["prefix"], frozenset(query["kinds"] or ()), query["owner"])
-    watching = hub.watch(wanted, _after(call))
+    watching = hub.watch(wanted, await _start(call))
     try:
         first = watching.read()
         if isinstance(first, Compacted):
@@ -73,8 +74,23 @@ async def watch(call: Call) -> web.StreamResponse:
         watching.close()
 
 
-def _after(call: Call) -> Place | None:
-    """Where the reader stopped: the last event's id, else from_revision, else now."""
+async def _start(call: Call) -> Place | None:
+    """Where to begin; None: now. A place the log has not reached would skip what comes before it: it is refused."""
+    service, (name, place) = call.service, _after(call)
+    if place is None or place[0] <= service.revision:
+        return place
+    # Another node told it, perhaps, and this one is behind.
+    point = await service.read("linearizable", 0, call.timeout_s)
+    if isinstance(point, Denied):
+        raise from_outcome(point)
+    if place[0] > point.revision:
+        message = f"{name} is ahead of the log, which is at {point.revision}; leave it out to watch from now on"
+        raise bad_request(message, field=name, revision=point.revision)
+    return place
+
+
+def _after(call: Call) -> tuple[str, Place | None]:
+    """Where the reader stopped, and who says so: the last event's id, else from_revision, else nobody."""
     header = call.request.headers.get("Last-Event-ID")
     for name, text in (("Last-Event-ID", header), ("after", call.query["after"])):
         if text:
@@ -83,9 +99,9 @@ def _after(call: Call) -> Place | None:
             whole = revision and (offset or not dot)
             if not (whole and digits.isascii() and digits.isdigit() and len(digits) <= 30):
                 raise bad_request(f"{name} must be the id of an event, such as 1234.1", field=name)
-            return int(revision), int(offset) if dot else END
+            return name, (int(revision), int(offset) if dot else END)
     first = call.query["from_revision"]
-    return None if first is None else (max(0, first - 1), END)
+    return "from_revision", None if first is None else (max(0, first - 1), END)
 
 
 def _compacted(compacted: Compacted) -> ApiError:

@@ -7,7 +7,7 @@ names the field; nothing here raises for anything that can be in the log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import msgpack
@@ -15,21 +15,35 @@ import msgpack
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.limits import (
+    MAX_BACK_OFF_MS,
+    MAX_BATCH_EDGES,
     MAX_BATCH_LEASES,
+    MAX_BATCH_RESOURCES,
     MAX_BLOCK_MS,
+    MAX_BUFFER_MS,
+    MAX_CLAIM_MS,
+    MAX_CLAIMS,
     MAX_COMMAND_BYTES,
     MAX_HEARTBEAT_LEASES,
     MAX_ID,
     MAX_KEYS_PER_ACQUIRE,
+    MAX_KINDS_PER_CLAIM,
     MAX_LIFETIME_MS,
     MAX_LOCK_DELAY_MS,
     MAX_NAME_CHARACTERS,
     MAX_PERMITS,
     MAX_QUOTA,
+    MAX_REASON_CHARACTERS,
     MAX_REQUEST_ID_BYTES,
+    MAX_RESOURCES,
+    MAX_REVISION,
+    MAX_SET_NUMBER,
+    MAX_SET_PART,
+    MAX_SETTLED,
     MAX_SWEEP,
     MAX_TOKEN,
     MAX_TTL_MS,
+    MIN_CLAIM_MS,
     MIN_TTL_MS,
 )
 
@@ -81,14 +95,33 @@ def _distinct_names(most: int) -> Check:
     return check
 
 
-def _packed(value: Any) -> str | None:
-    if type(value) is bytes and len(value) % 8 == 0 and 0 < len(value) <= 8 * MAX_HEARTBEAT_LEASES:
+def _packed(most: int) -> Check:
+    wanted = f"1 to {most} ids of 8 bytes each"
+    return lambda value: None if type(value) is bytes and len(value) % 8 == 0 < len(value) <= 8 * most else wanted
+
+
+def _request_id(value: Any) -> str | None:
+    if type(value) is bytes and 0 < len(value) <= MAX_REQUEST_ID_BYTES:
         return None
-    return f"1 to {MAX_HEARTBEAT_LEASES} ids of 8 bytes each"
+    return f"1 to {MAX_REQUEST_ID_BYTES} bytes"
 
 
 def _mode(value: Any) -> str | None:
     return None if type(value) is str and value in ("exclusive", "shared") else "exclusive or shared"
+
+
+def _flag(value: Any) -> str | None:
+    return None if type(value) is bool else "true or false"
+
+
+def _policy(value: Any) -> str | None:
+    fits = type(value) is str and value in ("cascade", "orphan", "block")
+    return None if fits else "cascade, orphan or block"
+
+
+def _text(most: int) -> Check:
+    wanted = f"a text of at most {most} characters"
+    return lambda value: None if type(value) is str and len(value) <= most else wanted
 
 
 _ttl = _integer(MIN_TTL_MS, MAX_TTL_MS)
@@ -102,7 +135,7 @@ _locking: tuple[Check, ...] = (
 _leasing: tuple[Check, ...] = (_name, _ttl, _optional(_identity), _optional(_integer(1, MAX_LIFETIME_MS)))
 
 VERBS: dict[str, tuple[type[c.Command], tuple[Check, ...]]] = {
-    "heartbeat": (c.Heartbeat, (_name, _ttl, _packed)),
+    "heartbeat": (c.Heartbeat, (_name, _ttl, _packed(MAX_HEARTBEAT_LEASES))),
     "lease.acquire": (c.AcquireLease, (_name, *_leasing)),
     "lease.acquire_batch": (c.AcquireLeases, (_names(MAX_BATCH_LEASES), *_leasing)),
     "lease.renew": (c.RenewLease, (_identity, _name, _ttl)),
@@ -115,8 +148,54 @@ VERBS: dict[str, tuple[type[c.Command], tuple[Check, ...]]] = {
     "lock.renew": (c.RenewLock, (_name, _name, _token, _ttl)),
     "lock.release": (c.ReleaseLock, (_name, _name, _token)),
     "lock.break": (c.BreakLock, (_name,)),
-    "lock.cancel": (c.CancelWaiter, (_identity,)),
-    "namespace.put": (c.PutNamespace, (_quota, _quota, _quota, _quota, _quota)),
+    "lock.cancel": (c.CancelWaiter, (_identity, _optional(_request_id), _integer(0, MAX_REVISION))),
+    "resource.put": (
+        c.PutResources,
+        (
+            _names(MAX_BATCH_RESOURCES),
+            _name,
+            _name,
+            _optional(_integer(1, MAX_LIFETIME_MS)),
+            _integer(0, MAX_BUFFER_MS),
+            _flag,
+            _policy,
+        ),
+    ),
+    "resource.delete": (c.DeleteResource, (_name, _flag)),
+    "edge.put": (c.PutEdges, (_names(MAX_BATCH_EDGES), _names(MAX_BATCH_EDGES), _optional(_policy))),
+    "edge.delete": (c.DeleteEdge, (_name, _name)),
+    "set.propose": (
+        c.ProposeSet,
+        (_integer(1, MAX_SET_NUMBER), _integer(0, MAX_RESOURCES), _packed(MAX_SET_PART), _flag),
+    ),
+    "suspects.settle": (c.SettleSuspects, (_packed(MAX_SETTLED), _integer(0, MAX_REVISION))),
+    "suspects.add": (c.SuspectResources, (_packed(MAX_SETTLED),)),
+    "reclaim.claim": (
+        c.ClaimReclaims,
+        (
+            _name,
+            _name,
+            _integer(1, MAX_CLAIMS),
+            _integer(MIN_CLAIM_MS, MAX_CLAIM_MS),
+            lambda value: None if value == () else _distinct_names(MAX_KINDS_PER_CLAIM)(value),
+        ),
+    ),
+    "reclaim.ack": (c.AckReclaims, (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS))),
+    "reclaim.renew": (
+        c.RenewReclaims,
+        (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS), _integer(MIN_CLAIM_MS, MAX_CLAIM_MS)),
+    ),
+    "reclaim.return": (
+        c.ReturnReclaims,
+        (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS), _optional(_request_id), _integer(0, MAX_REVISION)),
+    ),
+    "reclaim.nack": (
+        c.NackReclaim,
+        (_name, _identity, _token, _text(MAX_REASON_CHARACTERS), _optional(_integer(0, MAX_BACK_OFF_MS))),
+    ),
+    "reclaim.retry": (c.RetryReclaims, (_name, _text(MAX_NAME_CHARACTERS), _integer(1, MAX_CLAIMS))),
+    "reclaim.purge": (c.PurgeReclaims, (_name, _text(MAX_NAME_CHARACTERS), _integer(1, MAX_CLAIMS))),
+    "namespace.put": (c.PutNamespace, (_quota, _quota, _quota, _quota, _quota, _quota, _quota, _flag)),
     "namespace.delete": (c.DeleteNamespace, ()),
     "sweep": (c.Sweep, (_integer(1, MAX_SWEEP),)),
 }
@@ -160,6 +239,9 @@ def check_command(command: c.Command) -> r.Denied | None:
             return _malformed(name, wanted)
     if isinstance(command, c.AcquireLock | c.AcquireLocks) and command.mode == "shared" and command.permits != 1:
         return _malformed("permits", "1 when the mode is shared")
+    if isinstance(command, c.AckReclaims | c.RenewReclaims | c.ReturnReclaims):
+        as_many = len(command.tokens) == len(command.reclaim_ids)
+        return None if as_many else _malformed("tokens", "as many as reclaim_ids")
     return None
 
 
@@ -173,8 +255,9 @@ def decode_command(raw: bytes) -> Request | r.Denied:
     if type(parts) is not tuple or len(parts) < 3:
         return _malformed("command", "an array of request id, namespace, verb and arguments")
     request_id, namespace, verb, *values = parts
-    if request_id is not None and not (type(request_id) is bytes and 0 < len(request_id) <= MAX_REQUEST_ID_BYTES):
-        return _malformed("request_id", f"1 to {MAX_REQUEST_ID_BYTES} bytes")
+    wanted = _optional(_request_id)(request_id)
+    if wanted is not None:
+        return _malformed("request_id", wanted)
     wanted = _name(namespace)
     if wanted is not None:
         return _malformed("namespace", wanted)
@@ -192,7 +275,9 @@ def decode_command(raw: bytes) -> Request | r.Denied:
 _RESULTS: tuple[type[r.Result], ...] = (
     r.Denied, r.LeaseGranted, r.LeasesGranted, r.LeaseRenewed, r.LeaseReleased, r.HeartbeatAnswer, r.SessionCreated,
     r.SessionRenewed, r.SessionDeleted, r.LockGranted, r.LocksGranted, r.LockBusy, r.LockWaiting, r.LockRenewed,
-    r.LockReleased, r.LockBroken, r.WaitCancelled, r.NamespaceChanged, r.Swept,
+    r.LockReleased, r.LockBroken, r.WaitCancelled, r.NamespaceChanged, r.Swept, r.ResourcesPut, r.ResourceDeleted,
+    r.EdgesPut, r.EdgeDeleted, r.SetTaken, r.SuspectsSettled, r.ReclaimsClaimed, r.ReclaimsAnswered, r.ReclaimNacked,
+    r.DeadLettersMoved,
 )  # fmt: skip
 """A result's tag on the wire is its place here: append, never reorder."""
 
@@ -205,6 +290,9 @@ def result_parts(result: r.Result) -> list[Any]:
     tag = _TAG_OF[type(result)]
     if isinstance(result, r.LocksGranted):
         return [tag, [result_parts(grant) for grant in result.grants]]
+    if isinstance(result, r.ReclaimsClaimed):
+        rest = (result.claim_ms, result.expires_ms, result.left, result.retry_in_ms)
+        return [tag, [astuple(item) for item in result.items], *rest]
     return [tag, *(getattr(result, name) for name in _RESULT_FIELDS[tag])]
 
 
@@ -214,6 +302,8 @@ def result_of(parts: Any) -> r.Result:
     result: Callable[..., r.Result] = _RESULTS[tag]
     if result is r.LocksGranted:
         return r.LocksGranted(tuple(_lock_granted(grant) for grant in values[0]))
+    if result is r.ReclaimsClaimed:
+        return r.ReclaimsClaimed(tuple(r.Reclaim(*item) for item in values[0]), *values[1:])
     return result(*values)
 
 

@@ -4,6 +4,9 @@ All fields of a row lie in one cache line, because the hot path picks a thousand
 miss for each, not one for every column. A field is still a column: `table.column(name)` is a strided view of it.
 For single values the attribute of the field's name is a memoryview, which answers with plain integers.
 
+A table that outgrows RESERVE_ROWS takes address space for all it may ever hold, once: its pages cost nothing until they
+are written, and no later growth has to copy millions of rows while everybody waits.
+
 Whoever writes a row calls `touch` (or `touch_many`) first: that is what keeps a frozen view as it was, by saving a
 block of rows just before it changes for the first time after the freeze.
 """
@@ -25,6 +28,7 @@ BLOCK_SHIFT = 6
 BLOCK_ROWS = 1 << BLOCK_SHIFT
 REGION_BLOCKS = 256
 MAX_VIEWS = 2
+RESERVE_ROWS = 1 << 15
 
 FREE = 0
 """The state of a row that nobody has. Every other state is the table's own."""
@@ -121,7 +125,7 @@ class SlotTable:
         self.max_rows = max_rows
         self.used = self.free_head = self.live = 0
         self._views: list[TableView] = []
-        self._blank = np.zeros(1, dtype=self.dtype)
+        self._blank = bytes(self.dtype.itemsize)
         self._adopt(cache_aligned(BLOCK_ROWS, self.dtype))
 
     def _adopt(self, rows: Rows) -> None:
@@ -129,6 +133,9 @@ class SlotTable:
         self._columns: dict[str, npt.NDArray[Any]] = {name: rows[name] for name, _ in self.FIELDS}
         for name, column in self._columns.items():
             setattr(self, name, column.data)
+        self._raw = raw(rows)
+        self._bytes = self._raw.data
+        self._kept = [getattr(self, name) for name in self.KEPT]
 
     def column(self, name: str) -> npt.NDArray[Any]:
         return self._columns[name]
@@ -155,28 +162,71 @@ class SlotTable:
         self.live += 1
         return slot
 
+    def allocate_many(self, count: int) -> Slots:
+        """As many times `allocate`."""
+        slots: list[int] = []
+        at, following = self.free_head, self.next
+        while at and len(slots) < count:
+            slots.append(at - 1)
+            at = following[at - 1]
+        reused = np.array(slots, dtype=np.int64)
+        self.touch_many(reused)
+        self._columns["next"][reused] = 0
+        self.free_head = at
+        new = count - len(slots)
+        require(self.used + new <= self.max_rows, "the table is full")
+        while self.used + new > len(self.rows):
+            self._grow()
+        self.used += new
+        self.live += count
+        return np.concatenate((reused, np.arange(self.used - new, self.used, dtype=np.int64)))
+
+    def gather(self, slots: Slots) -> Rows:
+        """Copies of rows at random. Reading a byte of each first lets the processor wait for many rows at once."""
+        self._raw.take(slots * self.dtype.itemsize)
+        return self.rows.take(slots)
+
+    def put_rows(self, slots: Slots, rows: Rows) -> None:
+        """Writes whole rows. The caller has touched them."""
+        size = self.dtype.itemsize
+        raw(self.rows).reshape(-1, size)[slots] = raw(rows).reshape(-1, size)
+
     def release(self, slot: int) -> None:
         self.touch(slot)
-        kept = [(name, self._columns[name][slot]) for name in self.KEPT]
-        self.rows[slot] = self._blank[0]
-        for name, value in kept:
-            self._columns[name][slot] = value
+        kept = [(field, field[slot]) for field in self._kept]
+        size = self.dtype.itemsize
+        self._bytes[slot * size : (slot + 1) * size] = self._blank
+        for field, value in kept:
+            field[slot] = value
         self.next[slot] = self.free_head
         self.free_head = slot + 1
         self.live -= 1
 
     def _grow(self) -> None:
-        rows = cache_aligned(2 * len(self.rows), self.dtype)
+        rows = self._zeroed(2 * len(self.rows))
         raw(rows[: self.used])[:] = raw(self.rows[: self.used])
         # Views keep the old array, which from now on nobody changes.
         self._views.clear()
         self._adopt(rows)
 
+    def _zeroed(self, at_least: int) -> Rows:
+        """So many rows; beyond RESERVE_ROWS all the table may have, or what of that the system lets us reserve."""
+        wanted = max(self.max_rows, at_least) if at_least > RESERVE_ROWS else at_least
+        while wanted > at_least:
+            try:
+                return cache_aligned(wanted, self.dtype)
+            except MemoryError:
+                wanted //= 2
+        return cache_aligned(at_least, self.dtype)
+
     # --- freezing -------------------------------------------------------------------------------------------------
 
     def touch(self, slot: int) -> None:
         for view in self._views:
-            view.save_one(slot >> BLOCK_SHIFT)
+            if view.finished:
+                self._views = [each for each in self._views if not each.finished]
+            else:
+                view.save_one(slot >> BLOCK_SHIFT)
 
     def touch_many(self, slots: Slots) -> None:
         if self._views:
@@ -199,7 +249,7 @@ class SlotTable:
         size = BLOCK_ROWS
         while size < used:
             size *= 2
-        rows = cache_aligned(size, self.dtype)
+        rows = self._zeroed(size)
         filled = 0
         while filled < used:
             region = np.frombuffer(next(regions), dtype=self.dtype)

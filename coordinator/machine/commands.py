@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.machine.limits import DEFAULT_BUFFER_MS, DEFAULT_EDGES, DEFAULT_RESOURCES, MAX_REVISION
+
 Mode = Literal["exclusive", "shared"]
+OnLost = Literal["cascade", "orphan", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +121,163 @@ class BreakLock:
 
 @dataclass(frozen=True, slots=True)
 class CancelWaiter:
+    """Who asked for `request_id` up to revision `asked` is gone: out of the queue or, granted by now, of the lock."""
+
     waiter_id: int
+    request_id: bytes | None = None
+    asked: int = MAX_REVISION
+
+
+@dataclass(frozen=True, slots=True)
+class PutResources:
+    """Registers resources or changes what is known of them; all or none. A lifetime, once given, only gets shorter."""
+
+    resource_ids: tuple[str, ...]
+    provider: str
+    kind: str
+    max_lifetime_ms: int | None = None
+    safety_buffer_ms: int = DEFAULT_BUFFER_MS
+    pinned: bool = False
+    on_lost: OnLost = "cascade"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResource:
+    """Has it reclaimed. One that is referred to only with `force`: then its leases end and its edges go."""
+
+    resource_id: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutEdges:
+    """All or none. `on_lost`: None takes what the target was registered with."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    on_lost: OnLost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEdge:
+    source_resource_id: str
+    target_resource_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeSet:
+    """From the collector: the resources of set `number` that nothing refers to, in parts. The last part decides.
+
+    `members`: packed little-endian u64 ids.
+    """
+
+    number: int
+    part: int
+    members: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SettleSuspects:
+    """From the collector: these were found alive as of a revision, and are no suspects unless they lost more since."""
+
+    resource_ids: bytes
+    as_of: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectResources:
+    """From the audit: look at these again."""
+
+    resource_ids: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReclaims:
+    """`kinds`: only these; empty for all of the provider's."""
+
+    provider: str
+    worker_id: str
+    max: int
+    claim_ms: int
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AckReclaims:
+    """`reclaim_ids`, `tokens`: packed little-endian u64, one token for each id."""
+
+    worker_id: str
+    reclaim_ids: bytes
+    tokens: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RenewReclaims:
+    worker_id: str
+    reclaim_ids: bytes
+    tokens: bytes
+    claim_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnReclaims:
+    """Not begun, and for others at once: no attempt is used up, and nothing failed.
+
+    With `request_id`, the claim that got them: only if nobody asked for it again after revision `asked`.
+    """
+
+    worker_id: str
+    reclaim_ids: bytes
+    tokens: bytes
+    request_id: bytes | None = None
+    asked: int = MAX_REVISION
+
+
+@dataclass(frozen=True, slots=True)
+class NackReclaim:
+    """`retry_in_ms`: None leaves it to the back-off."""
+
+    worker_id: str
+    reclaim_id: int
+    token: int
+    reason: str
+    retry_in_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryReclaims:
+    """Dead letters of a kind (empty: of every kind) get another chance, oldest first."""
+
+    provider: str
+    kind: str
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReclaims:
+    """Dead letters are forgotten, with their resources: somebody cleaned up by hand, or nobody will."""
+
+    provider: str
+    kind: str
+    max: int
 
 
 @dataclass(frozen=True, slots=True)
 class PutNamespace:
-    """Creates the namespace or changes its quotas. A quota below what is in use only stops more."""
+    """Creates the namespace or changes its quotas. A quota below what is in use only stops more.
+
+    `acyclic`: edges that would close a cycle are refused. Only while there are no edges can it be switched on.
+    """
 
     leases: int
     locks: int
     waiters: int
     sessions: int
     name_bytes: int
+    resources: int = DEFAULT_RESOURCES
+    edges: int = DEFAULT_EDGES
+    acyclic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +307,20 @@ Command = (
     | ReleaseLock
     | BreakLock
     | CancelWaiter
+    | PutResources
+    | DeleteResource
+    | PutEdges
+    | DeleteEdge
+    | ProposeSet
+    | SettleSuspects
+    | SuspectResources
+    | ClaimReclaims
+    | AckReclaims
+    | RenewReclaims
+    | ReturnReclaims
+    | NackReclaim
+    | RetryReclaims
+    | PurgeReclaims
     | PutNamespace
     | DeleteNamespace
     | Sweep

@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from itertools import starmap
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from coordinator.machine.limits import MAX_EVENTS
 
@@ -19,14 +20,18 @@ EventKind = Literal[
     "session_created", "session_deleted", "session_expired",
     "lock_granted", "lock_released", "lock_expired", "lock_broken",
     "wait_begun", "wait_expired", "wait_cancelled",
+    "resource_registered", "edge_added", "edge_removed",
+    "reclaim_pending", "reclaim_claimed", "reclaim_failed", "reclaim_dead", "reclaim_done", "reclaim_purged",
     "namespace_changed", "namespace_deleted",
 ]  # fmt: skip
 """Renewals are no events: at a million a second they would be all a watcher sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """`number` is the lease's or session's id; of a lock event the id of the lease that holds it."""
+class Event(NamedTuple):
+    """`number` is the lease's or session's id; of a lock event the id of the lease that holds it.
+
+    Of an edge: `key` is the target, `owner` the source. Of a reclaim: `owner` is the provider, or who claimed it.
+    """
 
     revision: int
     kind: EventKind
@@ -46,10 +51,15 @@ class Compacted:
     first_revision: int
 
 
+Plain = tuple[Any, ...]
+
+
 class EventRing:
+    """Kept as plain tuples: those the garbage collector stops looking at, or a full ring would cost it 20 ms a pass."""
+
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         self._max_events = max_events
-        self._entries: deque[tuple[int, tuple[Event, ...]]] = deque()
+        self._entries: deque[tuple[int, tuple[Plain, ...]]] = deque()
         self._count = 0
         self.compacted = 0
         """Every event of a revision greater than this is here."""
@@ -57,7 +67,7 @@ class EventRing:
     def add(self, revision: int, events: tuple[Event, ...]) -> None:
         if not events:
             return
-        self._entries.append((revision, events))
+        self._entries.append((revision, tuple(map(tuple, events))))
         self._count += len(events)
         while self._count > self._max_events and len(self._entries) > 1:
             self.compacted, dropped = self._entries.popleft()
@@ -69,7 +79,7 @@ class EventRing:
             return Compacted(self.compacted + 1)
         found: list[Event] = []
         for position in range(bisect_right(self._entries, revision, key=itemgetter(0)), len(self._entries)):
-            found.extend(self._entries[position][1])
+            found.extend(starmap(Event, self._entries[position][1]))
             if at_least is not None and len(found) >= at_least:
                 break
         return found

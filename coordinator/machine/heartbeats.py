@@ -28,7 +28,7 @@ def heartbeat(state: State, namespace: Namespace, command: Heartbeat) -> Result:
     slots = pairs[:, 0].astype(np.int64)
     # A slot beyond the table is looked up at its end; the generation there cannot make it right (see below).
     np.minimum(slots, state.leases.used - 1, out=slots)
-    rows = state.leases.rows.take(slots)
+    rows = state.leases.gather(slots)
     until_ms = state.now_ms + command.extend_duration_ms
     expiry_ms = rows["expiry_ms"]
     renewable = rows["owner"] == owner

@@ -9,20 +9,20 @@ from collections import Counter
 
 import numpy as np
 
-from coordinator.machine import sweep
+from coordinator.machine import graphchecks, sweep
 from coordinator.machine.columns import FREE, SlotTable
 from coordinator.machine.faults import require
 from coordinator.machine.leases import effective_expiry
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
-from coordinator.machine.names import CLIENT, LOCK, RESOURCE
-from coordinator.machine.namespaces import LEASES, LOCKS, SESSIONS, WAITERS
+from coordinator.machine.names import CLIENT, KIND, LOCK, RESOURCE
+from coordinator.machine.namespaces import COUNTED, EDGES, LEASES, LOCKS, RESOURCES, SESSIONS, WAITERS
 from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, State
 from coordinator.machine.timers import TimedTable, TimerIndex, bucket_of
 from coordinator.machine.waiters import alive, fits, held_slot
 
 
 def check(state: State) -> None:
-    for table in (state.names, state.leases, state.sessions):
+    for table in (state.names, state.leases, state.sessions, state.resources, state.edges):
         _check_slots(table)
     _check_leases(state)
     _check_sessions(state)
@@ -32,6 +32,7 @@ def check(state: State) -> None:
     _check_queues(state)
     _check_quotas(state)
     _check_requests(state)
+    graphchecks.check(state)
 
 
 def _used(table: SlotTable) -> list[int]:
@@ -100,6 +101,7 @@ def _check_sessions(state: State) -> None:
 def _check_timers(state: State) -> None:
     _check_index(state.leases, state.lease_timers)
     _check_index(state.sessions, state.session_timers)
+    _check_index(state.resources, state.resource_timers)
     table = state.leases
     for slot in _used(table):
         at_ms = table.expiry_ms[slot] + (SAFETY_BUFFER_MS if table.state[slot] == EXPIRED else 0)
@@ -132,6 +134,10 @@ def _check_names(state: State) -> None:
             active[name] += table.state[slot] == ACTIVE
     for slot in _used(state.sessions):
         references[state.sessions.owner[slot]] += 1
+    rows = state.resources
+    for slot in _used(rows):
+        references.update((rows.name[slot], rows.provider[slot], rows.kind[slot]))
+        references.update((rows.worker[slot] - 1,) if rows.worker[slot] else ())
     references.update(iter(state.locks))
     references.update(waiter.client for waiter in state.waiters.values())
     sizes, seen = Counter[int](), set()
@@ -139,13 +145,15 @@ def _check_names(state: State) -> None:
         require(state.names.references[name] == references.pop(name, 0) > 0, "a name's references are miscounted")
         require(state.names.active[name] == active.pop(name, 0), "a reference count is wrong")
         number, kind = state.names.namespace[name], state.names.state[name]
-        require(kind in (RESOURCE, CLIENT, LOCK), "a name of no known kind")
+        require(RESOURCE <= kind <= KIND, "a name of no known kind")
         require(state.names.find(kind, number, state.names.text(name)) == name, "a name is not found by its text")
         sizes[number] += len(state.names.raw(name))
         seen.add((kind, number, state.names.raw(name)))
     require(len(seen) == state.names.live, "a text has two names")
     require(not references and not any(active.values()), "a name that is in use is gone")
     require(state.names.bytes_in == sizes, "a namespace's bytes of names are miscounted")
+    kinds = Counter(state.names.namespace[name] for name in _used(state.names) if state.names.state[name] == KIND)
+    require(+state.names.kinds_in == kinds, "a namespace's kinds are miscounted")
 
 
 def _check_locks(state: State) -> None:
@@ -186,7 +194,7 @@ def _check_queues(state: State) -> None:
 
 
 def _check_quotas(state: State) -> None:
-    used = {number: [0, 0, 0, 0] for number in state.namespaces.by_number}
+    used = {number: [0] * len(COUNTED) for number in state.namespaces.by_number}
     for slot in _used(state.leases):
         if state.leases.kind[slot] == RESOURCE:
             used[state.names.namespace[state.leases.resource[slot]]][LEASES] += 1
@@ -196,6 +204,10 @@ def _check_quotas(state: State) -> None:
         used[waiter.namespace][WAITERS] += 1
     for slot in _used(state.sessions):
         used[state.names.namespace[state.sessions.owner[slot]]][SESSIONS] += 1
+    for slot in _used(state.resources):
+        used[state.names.namespace[state.resources.name[slot]]][RESOURCES] += 1
+    for edge in _used(state.edges):
+        used[state.names.namespace[state.resources.name[state.edges.source[edge]]]][EDGES] += 1
     for number, space in state.namespaces.by_number.items():
         require(space.used == used[number], f"what namespace {space.name} uses is miscounted")
         require(state.namespaces.by_name[space.name] is space, "a namespace is filed twice")

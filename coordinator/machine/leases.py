@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coordinator.machine import resources
+from coordinator.machine.columns import Slots
 from coordinator.machine.commands import AcquireLease, AcquireLeases, ReleaseLease, RenewLease
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
 from coordinator.machine.names import CLIENT, RESOURCE
 from coordinator.machine.namespaces import LEASES, Namespace, over_quota
-from coordinator.machine.results import Denied, LeaseGranted, LeaseReleased, LeaseRenewed, LeasesGranted, Result
+from coordinator.machine.results import Denied, LeaseGranted, LeaseReleased, LeaseRenewed, Result
 from coordinator.machine.state import ACTIVE, DELETED, EXPIRED, State
 
 # --- rows: shared with locks ----------------------------------------------------------------------------------------
@@ -36,6 +38,8 @@ def create(
     slot = table.allocate()
     table.touch(slot)
     deadline_ms = NEVER_MS if lifetime_ms is None else state.now_ms + lifetime_ms
+    if kind == RESOURCE:
+        deadline_ms = min(deadline_ms, resources.deadline_of(state, resource))
     table.expiry_ms[slot] = deadline_ms if session else min(state.now_ms + ttl_ms, deadline_ms)
     table.deadline_ms[slot] = deadline_ms
     table.token[slot] = state.next_token()
@@ -51,8 +55,41 @@ def create(
     state.pairs.insert(state.pair_of(slot), slot)
     state.names.count(resource, 1)
     state.names.count(owner, 1)
+    if kind == RESOURCE:
+        resources.hold_by_lease(state, resource, slot)
     state.lease_timers.schedule(slot, table.expiry_ms[slot])
     return slot
+
+
+def create_many(state: State, names: Slots, owner: int, ttl_ms: int, session: int, lifetime_ms: int | None) -> Slots:
+    """`create` for each of the resources of these names, in order. None may be given twice."""
+    table, count = state.leases, len(names)
+    slots = table.allocate_many(count)
+    table.touch_many(slots)
+    deadlines_ms = resources.deadlines_of(state, names)
+    if lifetime_ms is not None:
+        np.minimum(deadlines_ms, state.now_ms + lifetime_ms, out=deadlines_ms)
+    expiries_ms = deadlines_ms if session else np.minimum(state.now_ms + ttl_ms, deadlines_ms)
+    rows = table.rows.take(slots)
+    rows["expiry_ms"], rows["deadline_ms"] = expiries_ms, deadlines_ms
+    rows["token"] = np.arange(state.last_token + 1, state.last_token + count + 1)
+    state.last_token += count
+    rows["generation"] = np.maximum(1, rows["generation"])
+    rows["owner"], rows["resource"] = owner, names
+    rows["ttl_ms"], rows["count"] = ttl_ms, 1
+    rows["state"], rows["kind"] = ACTIVE, RESOURCE
+    if session:
+        rows["session"] = session
+        rows["next"][1:], rows["previous"][:-1] = slots[:-1] + 1, slots[1:] + 1
+        rows["next"][0] = _put_first(state, session, int(slots[0]), int(slots[-1]), count)
+    table.put_rows(slots, rows)
+    state.pairs.insert_many(state.pairs_of(slots), slots)
+    state.names.touch_many(names)
+    state.names.column("active")[names] += 1
+    state.names.count(owner, count)
+    resources.hold_by_leases(state, names, slots)
+    state.lease_timers.schedule_many(slots, expiries_ms)
+    return slots
 
 
 def extend(state: State, slot: int, ttl_ms: int) -> int:
@@ -67,7 +104,7 @@ def extend(state: State, slot: int, ttl_ms: int) -> int:
 def expire(state: State, slot: int) -> None:
     """ACTIVE → EXPIRED: still known for the safety buffer from now, so that its owner is told why it is refused."""
     table = state.leases
-    _deactivate(state, slot)
+    _deactivate(state, slot, expired=True)
     table.expiry_ms[slot] = state.now_ms
     table.state[slot] = EXPIRED
     state.lease_timers.schedule(slot, state.now_ms + SAFETY_BUFFER_MS)
@@ -75,7 +112,7 @@ def expire(state: State, slot: int) -> None:
 
 def end(state: State, slot: int) -> None:
     """ACTIVE → gone: released by its owner."""
-    _deactivate(state, slot)
+    _deactivate(state, slot, expired=False)
     forget(state, slot)
 
 
@@ -91,27 +128,35 @@ def forget(state: State, slot: int) -> None:
     state.names.drop(owner)
 
 
-def _deactivate(state: State, slot: int) -> None:
+def _deactivate(state: State, slot: int, *, expired: bool) -> None:
     table = state.leases
     state.pairs.remove(state.pair_of(slot), slot)
     state.names.count(table.resource[slot], -1)
     state.names.count(table.owner[slot], -1)
+    if table.kind[slot] == RESOURCE:
+        resources.let_go(state, table.resource[slot], slot, expired=expired)
     table.touch(slot)
     if table.session[slot]:
         _unlink(state, slot)
 
 
 def _link(state: State, slot: int, session: int) -> None:
+    table = state.leases
+    table.next[slot] = _put_first(state, session, slot, slot, 1)
+    table.session[slot] = session
+
+
+def _put_first(state: State, session: int, last: int, first: int, count: int) -> int:
+    """Puts a chain of leases, from `first` to `last`, before those the session has; answers what comes after it."""
     table, sessions = state.leases, state.sessions
     sessions.touch(session - 1)
-    head = sessions.head[session - 1]
+    head: int = sessions.head[session - 1]
     if head:
         table.touch(head - 1)
-        table.previous[head - 1] = slot + 1
-    table.next[slot] = head
-    table.session[slot] = session
-    sessions.head[session - 1] = slot + 1
-    sessions.leases[session - 1] += 1
+        table.previous[head - 1] = last + 1
+    sessions.head[session - 1] = first + 1
+    sessions.leases[session - 1] += count
+    return head
 
 
 def _unlink(state: State, slot: int) -> None:
@@ -156,59 +201,60 @@ def over_names(state: State, namespace: Namespace, kind: int, texts: Sequence[st
         return None
     wanted = {(kind, text): None for text in texts} | {(CLIENT, client_id): None}
     new = sum(len(text.encode()) for kind, text in wanted if names.find(kind, namespace.number, text) < 0)
-    return None if in_use + new <= limit else over_quota(namespace.name, "name_bytes", limit)
+    return None if not new or in_use + new <= limit else over_quota(namespace.name, "name_bytes", limit)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
 def acquire(state: State, namespace: Namespace, command: AcquireLease) -> Result:
-    asked = _asked(state, namespace, command, (command.resource_id,))
+    asked = _asked(state, namespace, command)
     if isinstance(asked, Denied):
         return asked
     owner = state.names.intern(CLIENT, namespace.number, command.client_id)
-    slot, reacquired = _acquire_one(state, namespace, command.resource_id, owner, command, asked)
+    slot, reacquired = acquire_one(state, namespace, command.resource_id, owner, command, asked)
     state.names.drop(owner)
     expires_ms = effective_expiry(state, slot)
-    count = state.names.active[state.leases.resource[slot]]
+    count = resources.references_to(state, state.leases.resource[slot])
     token = state.leases.token[slot]
     return LeaseGranted(state.lease_id(slot), token, expires_ms - state.now_ms, expires_ms, count, reacquired)
 
 
-def acquire_batch(state: State, namespace: Namespace, command: AcquireLeases) -> Result:
-    asked = _asked(state, namespace, command, command.resource_ids)
-    if isinstance(asked, Denied):
-        return asked
-    owner = state.names.intern(CLIENT, namespace.number, command.client_id)
-    slots = [_acquire_one(state, namespace, name, owner, command, asked)[0] for name in command.resource_ids]
-    state.names.drop(owner)
-    lease_ids = np.array([state.lease_id(slot) for slot in slots], dtype="<u8").tobytes()
-    expires_ms = min(effective_expiry(state, slot) for slot in slots)
-    return LeasesGranted(lease_ids, expires_ms - state.now_ms, expires_ms)
-
-
-def _asked(
-    state: State, namespace: Namespace, command: AcquireLease | AcquireLeases, resource_ids: tuple[str, ...]
-) -> int | Denied:
-    """The owning session (0 for none) if all of it may be granted."""
+def _asked(state: State, namespace: Namespace, command: AcquireLease) -> int | Denied:
+    """The owning session (0 for none) if it may be granted."""
     session = owning_session(state, namespace, command.session_id, command.client_id)
     if isinstance(session, Denied):
         return session
-    denied = _over_leases(state, namespace, command.client_id, resource_ids)
-    denied = denied or over_names(state, namespace, RESOURCE, resource_ids, command.client_id)
-    return denied or _other_session(state, namespace, command.client_id, resource_ids, session)
+    slot = _held(state, namespace, command.client_id, command.resource_id)
+    live = slot >= 0 and effective_expiry(state, slot) > state.now_ms
+    denied = over_leases(state, namespace, 0 if live else 1)
+    denied = denied or over_names(state, namespace, RESOURCE, (command.resource_id,), command.client_id)
+    denied = denied or _reclaiming(state, namespace, command.resource_id)
+    if denied is None and live and state.leases.session[slot] != session:
+        denied = other_session(command.client_id, command.resource_id)
+    return session if denied is None else denied
 
 
-def _over_leases(state: State, namespace: Namespace, client_id: str, resource_ids: tuple[str, ...]) -> Denied | None:
-    more = len(resource_ids)
-    if namespace.over(LEASES, more) is None and state.leases.room(more):
+def _reclaiming(state: State, namespace: Namespace, resource_id: str) -> Denied | None:
+    """The denial, if it is registered and on its way out."""
+    name = state.names.find(RESOURCE, namespace.number, resource_id) if state.resources.live else -1
+    return resources.refused(state, name) if name >= 0 else None
+
+
+def over_leases(state: State, namespace: Namespace, more: int) -> Denied | None:
+    """The denial, if `more` leases would be too many for the namespace or the cluster."""
+    if not more:
         return None
-    held = [_held(state, namespace, client_id, resource_id) for resource_id in dict.fromkeys(resource_ids)]
-    more = sum(1 for slot in held if slot < 0 or effective_expiry(state, slot) <= state.now_ms)
     denied = namespace.over(LEASES, more)
     if denied is None and not state.leases.room(more):
         return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases")
     return denied
+
+
+def other_session(client_id: str, resource_id: str) -> Denied:
+    """A live lease keeps the owner it has, its session or none: it must not lose one by being acquired again."""
+    message = f"{client_id} has a lease on {resource_id} already, under another session or none; release it first"
+    return Denied("session_mismatch", message, {"field": "session_id", "resource_id": resource_id})
 
 
 def _held(state: State, namespace: Namespace, client_id: str, resource_id: str) -> int:
@@ -217,23 +263,7 @@ def _held(state: State, namespace: Namespace, client_id: str, resource_id: str) 
     return -1 if owner < 0 or resource < 0 else state.find_lease(resource, owner)
 
 
-def _other_session(
-    state: State, namespace: Namespace, client_id: str, resource_ids: tuple[str, ...], session: int
-) -> int | Denied:
-    """A live lease keeps the owner it has, its session or none: it must not lose one by being acquired again."""
-    if state.names.find(CLIENT, namespace.number, client_id) < 0:
-        return session
-    for resource_id in resource_ids:
-        slot = _held(state, namespace, client_id, resource_id)
-        if slot >= 0 and state.leases.session[slot] != session and effective_expiry(state, slot) > state.now_ms:
-            message = (
-                f"{client_id} has a lease on {resource_id} already, under another session or none; release it first"
-            )
-            return Denied("session_mismatch", message, {"field": "session_id", "resource_id": resource_id})
-    return session
-
-
-def _acquire_one(
+def acquire_one(
     state: State,
     namespace: Namespace,
     resource_id: str,
@@ -303,7 +333,7 @@ def release(state: State, namespace: Namespace, command: ReleaseLease) -> Result
         return Denied("lease_expired", "the lease has expired already")
     resource = state.leases.resource[slot]
     number, token = state.lease_id(slot), state.leases.token[slot]
-    remaining = state.names.active[resource] - 1
+    remaining = resources.references_to(state, resource) - 1
     end(state, slot)
     state.emit("lease_released", namespace.number, command.resource_id, command.client_id, number, token=token)
     return LeaseReleased(remaining)

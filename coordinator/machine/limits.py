@@ -17,6 +17,7 @@ MAX_NAME_CHARACTERS = 255
 MAX_REQUEST_ID_BYTES = 128
 MAX_ID = (1 << 64) - 1
 MAX_TOKEN = (1 << 63) - 1
+MAX_REVISION = 1 << 62
 
 # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -46,14 +47,44 @@ MAX_LOOKUP_LEASES = 10_000
 MAX_KEYS_PER_ACQUIRE = 64
 MAX_PERMITS = 1 << 20
 MAX_LISTED_LOCKS = 1_000
+MAX_LISTED_LEASES = 1_000
+
+MAX_BATCH_RESOURCES = 1_000
+MAX_BATCH_EDGES = 1_000
+MAX_CLAIMS = 1_000
+MAX_KINDS_PER_CLAIM = 64
+MAX_SHOWN_PATH = 1_000
+MAX_REASON_CHARACTERS = 1_024
+MAX_SET_PART = 2_000
+"""Members of a proposed set in one entry; a set comes in as many parts as it needs."""
+MAX_SET_NUMBER = (1 << 32) - 1
+MAX_SETTLED = 2_000
+MAX_LISTED_RESOURCES = 1_000
+MAX_LISTED_LANES = 1_000
 
 # --- one entry ----------------------------------------------------------------------------------------------------
 
-MAX_EXPIRIES_PER_ENTRY = 1_000
+MAX_EXPIRIES_PER_ENTRY = 100
 """Leases expired, released with their session, or forgotten in one entry without being asked for by name."""
 MAX_TIMER_CHECKS_PER_ENTRY = 16_000
 MAX_SWEEP = 20_000
 """What a `Sweep` command may ask for on top."""
+
+MAX_ORDER_VISITS = 20_000
+"""How many resources an edge in an acyclic namespace may make the machine look at."""
+
+# --- reclaim ------------------------------------------------------------------------------------------------------
+
+DEFAULT_BUFFER_MS = 30 * SECOND_MS
+MAX_BUFFER_MS = DAY_MS
+MIN_CLAIM_MS = 100
+MAX_CLAIM_MS = DAY_MS
+MAX_ATTEMPTS = 10
+"""After so many failed or abandoned attempts a clean-up is a dead letter."""
+BACK_OFF_MS = SECOND_MS
+MAX_BACK_OFF_MS = 10 * MINUTE_MS
+LANE_FAILURES = 5
+"""So many failures in a row close a lane for a while: then one clean-up at a time is tried."""
 
 # --- the whole state ----------------------------------------------------------------------------------------------
 
@@ -61,6 +92,10 @@ MAX_LEASES = 1 << 25
 MAX_SESSIONS = 1 << 22
 MAX_NAMES = 1 << 27
 MAX_NAMESPACES = 4_096
+MAX_KINDS = 1_000
+"""Kinds of resources in a namespace: every worker's claim looks at all of its provider's."""
+MAX_RESOURCES = 1 << 24
+MAX_EDGES = 1 << 26
 MAX_WAITERS_PER_KEY = 16_384
 MAX_HOLDERS_PER_KEY = 16_384
 
@@ -77,5 +112,7 @@ DEFAULT_LEASES = 10_000_000
 DEFAULT_LOCKS = 1_000_000
 DEFAULT_WAITERS = 200_000
 DEFAULT_SESSIONS = 1_000_000
+DEFAULT_RESOURCES = 4_000_000
+DEFAULT_EDGES = 16_000_000
 DEFAULT_NAME_BYTES = 2 << 30
 MAX_QUOTA = 1 << 40

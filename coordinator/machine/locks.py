@@ -6,18 +6,22 @@ who may join, who waits (`waiters`), and that an ended hold is handed to the nex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from coordinator.machine import leases
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
 from coordinator.machine.limits import MAX_WAITERS_PER_KEY
 from coordinator.machine.names import CLIENT, LOCK
 from coordinator.machine.namespaces import LOCKS, WAITERS, Namespace
+from coordinator.machine.requests import key_of
 from coordinator.machine.results import (
     Denied,
     LockBroken,
+    LockGranted,
     LockReleased,
     LockRenewed,
+    LocksGranted,
     LockWaiting,
     Result,
     WaitCancelled,
@@ -34,6 +38,8 @@ from coordinator.machine.waiters import (
     reentrant,
     settle,
 )
+
+Rule = Callable[[State, Waiter], Result]
 
 
 def acquire(state: State, namespace: Namespace, command: AcquireLock) -> Result:
@@ -56,15 +62,19 @@ def _acquire(
     if denied is not None:
         return denied
     settle(state, [key for key in known if key >= 0])
-    keys = tuple(names.intern(LOCK, namespace.number, text) for text in lock_keys)
-    client = names.intern(CLIENT, namespace.number, command.client_id)
-    waiter = Waiter(
-        0, namespace.number, keys, client, command.lease_time_ms, command.mode, command.permits, session,
-        command.lock_delay_ms, state.now_ms + command.block_time_ms, state.request_id,
+    ask = Waiter(
+        0, namespace.number, tuple(names.find(LOCK, namespace.number, text) for text in lock_keys),
+        names.find(CLIENT, namespace.number, command.client_id), command.lease_time_ms, command.mode, command.permits,
+        session, command.lock_delay_ms, state.now_ms + command.block_time_ms, state.request_id,
         isinstance(command, AcquireLocks),
     )  # fmt: skip
-    result = _grant_or_wait(state, namespace, waiter, command.block_time_ms)
-    # What keeps the names from here on are the holds, the locks and the waiter.
+    rule = _rule(state, namespace, ask, command.block_time_ms)
+    if isinstance(rule, Denied):
+        return rule
+    # Names come last, so that a refusal leaves no trace; what keeps them are the holds, the locks and the waiter.
+    keys = tuple(names.intern(LOCK, namespace.number, text) for text in lock_keys)
+    client = names.intern(CLIENT, namespace.number, command.client_id)
+    result = rule(state, replace(ask, keys=keys, client=client))
     names.drop(client)
     for key in keys:
         names.drop(key)
@@ -79,17 +89,26 @@ def _over(state: State, namespace: Namespace, lock_keys: tuple[str, ...], client
     return denied
 
 
-def _grant_or_wait(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -> Result:
+def _rule(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -> Rule | Denied:
+    """How `ask` will be answered. Its keys and its client may be unknown yet (-1): those are free, and hold nothing."""
     held = {key: slot for key in ask.keys if (slot := held_slot(state, key, ask.client)) >= 0}
     for key, slot in held.items():
         if not reentrant(state, ask, key, slot):
             return _not_reentrant(state, key, ask, slot)
     if all(key in held or (key not in state.queues and fits(state, ask, key)) for key in ask.keys):
-        return grant(state, ask)
+        return grant
     # Waiting for one key while holding another of the same request is how deadlocks begin: that is answered at once.
     if not block_time_ms or held:
-        return busy(state, ask)
-    return _wait(state, namespace, ask)
+        return busy
+    denied = namespace.over(WAITERS)
+    if denied is None and _position(state, ask) >= MAX_WAITERS_PER_KEY:
+        message = f"{MAX_WAITERS_PER_KEY} are waiting for this key already; try again later"
+        denied = Denied("capacity_exceeded", message)
+    return denied or _wait
+
+
+def _position(state: State, ask: Waiter) -> int:
+    return max(len(state.queues.get(key, ())) for key in ask.keys)
 
 
 def _not_reentrant(state: State, key: int, ask: Waiter, slot: int) -> Denied:
@@ -97,21 +116,18 @@ def _not_reentrant(state: State, key: int, ask: Waiter, slot: int) -> Denied:
     if state.leases.session[slot] != ask.session:
         message = f"you hold {text} under another session or none; release it first, or name that session"
         return Denied("session_mismatch", message, {"field": "session_id", "lock_key": text})
-    message = (
-        f"you hold {text} shared: two who did this would wait for each other; release it, then acquire exclusively"
-    )
-    return Denied("mode_mismatch", message, {"field": "mode", "lock_key": text})
+    lock = state.locks[key]
+    if lock.mode != ask.mode:
+        message = f"you hold {text} {lock.mode}; ask for that again, or release it first"
+        return Denied("mode_mismatch", message, {"field": "mode", "lock_key": text, "held": lock.mode})
+    message = f"you hold {text} with {lock.permits} permits; ask for as many again, or release it first"
+    return Denied("permits_mismatch", message, {"field": "permits", "lock_key": text, "held": lock.permits})
 
 
-def _wait(state: State, namespace: Namespace, ask: Waiter) -> Result:
-    denied = namespace.over(WAITERS)
-    if denied is not None:
-        return denied
-    position = max(len(state.queues.get(key, ())) for key in ask.keys)
-    if position >= MAX_WAITERS_PER_KEY:
-        return Denied("capacity_exceeded", f"{MAX_WAITERS_PER_KEY} are waiting for this key already; try again later")
+def _wait(state: State, ask: Waiter) -> Result:
+    namespace, position = state.namespaces.by_number[ask.namespace], _position(state, ask)
     state.last_waiter += 1
-    waiter = Waiter(state.last_waiter, *(getattr(ask, name) for name in _AFTER_ID))
+    waiter = replace(ask, waiter_id=state.last_waiter)
     for key in waiter.keys:
         if key not in state.locks:
             state.names.refer(key)
@@ -124,9 +140,6 @@ def _wait(state: State, namespace: Namespace, ask: Waiter) -> Result:
     text, client = state.names.text(waiter.keys[0]), state.names.text(waiter.client)
     state.emit("wait_begun", namespace.number, text, client, waiter_id=waiter.waiter_id, request_id=waiter.request_id)
     return LockWaiting(text, client, waiter.waiter_id, position, waiter.deadline_ms)
-
-
-_AFTER_ID = Waiter.__slots__[1:]
 
 
 # --- what a holder asks ---------------------------------------------------------------------------------------------
@@ -189,9 +202,26 @@ def break_lock(state: State, namespace: Namespace, command: BreakLock) -> Result
 
 
 def cancel(state: State, namespace: Namespace, command: CancelWaiter) -> Result:
+    """In one step, because a retry may come at any time: either it is in time and keeps all, or it begins anew."""
+    request = key_of(namespace.number, command.request_id or b"")
+    known = state.requests.remembered.get(request)
+    if known is not None and known.asked > command.asked:
+        return Denied("asked_again", "the request was asked again since, and whoever did waits for it or has it")
     waiter = state.waiters.get(command.waiter_id)
-    if waiter is None or waiter.namespace != namespace.number:
+    if waiter is not None and waiter.namespace == namespace.number:
+        dismiss(state, waiter, "cancelled")
+        settle(state, waiter.keys)
+        return WaitCancelled()
+    granted = () if known is None else _granted(known.result)
+    if not granted:
         return Denied("unknown_waiter", "nobody waits under this id: it was granted, cancelled, or its time was over")
-    dismiss(state, waiter, "cancelled")
-    settle(state, waiter.keys)
+    for hold in granted:
+        release(state, namespace, ReleaseLock(hold.lock_key, hold.client_id, hold.fencing_token))
+    state.requests.forget(request)
     return WaitCancelled()
+
+
+def _granted(result: Result) -> tuple[LockGranted, ...]:
+    if isinstance(result, LocksGranted):
+        return result.grants
+    return (result,) if isinstance(result, LockGranted) else ()

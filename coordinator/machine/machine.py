@@ -6,71 +6,22 @@ entry's revision is its index. Nothing here reads a clock: time is what the entr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from coordinator.machine import commands as c
-from coordinator.machine import heartbeats, leases, locks, reads, sessions, snapshot, sweep
+from coordinator.machine import garbage, graphcounts, graphreads, reads, resources, snapshot, sweep
+from coordinator.machine.audit import Audit
+from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
 from coordinator.machine.limits import MAX_NOW_MS
-from coordinator.machine.namespaces import Namespace
 from coordinator.machine.requests import fingerprint_of, key_of
-from coordinator.machine.results import Denied, LockBusy, Result, Swept
+from coordinator.machine.results import Denied, LockBusy, Result
+from coordinator.machine.rules import RULES, put_namespace
 from coordinator.machine.snapshot import FormatError, FrozenMachine
 from coordinator.machine.state import State
 
 __all__ = ["FormatError", "FrozenMachine", "Machine"]
-
-Rule = Callable[[State, Namespace, Any], Result]
-
-
-def _put_namespace(state: State, name: str, command: c.PutNamespace) -> Result:
-    result = state.namespaces.put(name, command)
-    if not isinstance(result, Denied):
-        state.emit("namespace_changed", state.namespaces.by_name[name].number, name, "")
-    return result
-
-
-def _delete_namespace(state: State, namespace: Namespace, command: c.DeleteNamespace) -> Result:
-    result = state.namespaces.delete(namespace, state.names.bytes_in[namespace.number], command)
-    if not isinstance(result, Denied):
-        state.requests.forget_namespace(namespace.number)
-        state.events.append(Event(state.revision, "namespace_deleted", namespace.name, namespace.name, ""))
-    return result
-
-
-def _delete_session(state: State, namespace: Namespace, command: c.DeleteSession) -> Result:
-    """What it held is handed over in this same entry, unless it is very much: then over the next ones."""
-    result = sessions.delete(state, namespace, command)
-    sweep.drain(state, sweep.Budget())
-    return result
-
-
-def _sweep(state: State, _: Namespace, command: c.Sweep) -> Result:
-    expired = sweep.sweep(state, sweep.Budget(command.limit, 8 * command.limit))
-    return Swept(expired, sweep.backlog(state))
-
-
-RULES: dict[type[c.Command], Rule] = {
-    c.Heartbeat: heartbeats.heartbeat,
-    c.AcquireLease: leases.acquire,
-    c.AcquireLeases: leases.acquire_batch,
-    c.RenewLease: leases.renew,
-    c.ReleaseLease: leases.release,
-    c.CreateSession: sessions.create,
-    c.HeartbeatSession: sessions.heartbeat,
-    c.DeleteSession: _delete_session,
-    c.AcquireLock: locks.acquire,
-    c.AcquireLocks: locks.acquire_many,
-    c.RenewLock: locks.renew,
-    c.ReleaseLock: locks.release,
-    c.BreakLock: locks.break_lock,
-    c.CancelWaiter: locks.cancel,
-    c.PutNamespace: lambda state, namespace, command: _put_namespace(state, namespace.name, command),
-    c.DeleteNamespace: _delete_namespace,
-    c.Sweep: _sweep,
-}
 
 
 class Machine:
@@ -86,8 +37,10 @@ class Machine:
         state = self.state
         state.revision = index
         state.now_ms = max(state.now_ms, min(now_ms, MAX_NOW_MS))
-        sweep.sweep(state, sweep.Budget())
+        budget = Budget()
+        sweep.sweep(state, budget)
         results = [self._apply_one(raw) for raw in commands]
+        garbage.drain(state, budget)
         self._ring.add(index, tuple(state.events))
         state.events.clear()
         return results
@@ -103,19 +56,19 @@ class Machine:
         if request.request_id is None:
             return RULES[type(request.command)](state, namespace, request.command)
         key, fingerprint = key_of(namespace.number, request.request_id), fingerprint_of(raw)
-        known = state.requests.recall(key, fingerprint, state.now_ms)
+        known = state.requests.recall(key, fingerprint, state.now_ms, state.revision)
         if known is not None:
             return known
         state.request_id = request.request_id
         result = RULES[type(request.command)](state, namespace, request.command)
         state.request_id = None
         if not isinstance(result, Denied | LockBusy) and namespace.name in state.namespaces.by_name:
-            state.requests.remember(key, fingerprint, result, state.now_ms)
+            state.requests.remember(key, fingerprint, result, state.now_ms, state.revision)
         return result
 
     def _without_namespace(self, request: Request) -> Result:
         if isinstance(request.command, c.PutNamespace):
-            return _put_namespace(self.state, request.namespace, request.command)
+            return put_namespace(self.state, request.namespace, request.command)
         message = f"there is no namespace {request.namespace}; an administrator creates one"
         return Denied("unknown_namespace", message, {"field": "namespace"})
 
@@ -168,6 +121,12 @@ class Machine:
     ) -> list[reads.LeaseView | None]:
         return reads.leases(self.state, self._number(namespace), lease_ids, self._at(now_ms))
 
+    def lease_page(
+        self, namespace: str, prefix: str, start: int, limit: int, now_ms: int | None = None
+    ) -> tuple[list[reads.LeaseView], int | None]:
+        """A page of the ACTIVE leases on resources, and where the next one starts; None at the end."""
+        return reads.lease_page(self.state, self._number(namespace), prefix, start, limit, self._at(now_ms))
+
     def reference_count(self, namespace: str, resource_id: str) -> int:
         number = self._number(namespace)
         return reads.reference_count(self.state, number, resource_id) if number >= 0 else 0
@@ -195,5 +154,70 @@ class Machine:
             return reads.FencingView(current=False, newest_token=None)
         return reads.fencing_check(self.state, number, lock_key, fencing_token, self._at(now_ms))
 
+    # --- the graph: of a namespace that is known ------------------------------------------------------------------
+
+    def resource(self, namespace: str, resource_id: str, now_ms: int | None = None) -> graphreads.ResourceView | None:
+        slot = resources.find(self.state, self.state.namespaces.by_name[namespace], resource_id)
+        return None if slot < 0 else graphreads.resource(self.state, slot, self._at(now_ms))
+
+    def resources(
+        self, namespace: str, wanted: graphreads.Standing | None, provider: str, prefix: str, start: int, limit: int,
+        now_ms: int | None = None,
+    ) -> tuple[list[graphreads.ResourceView], int | None]:  # fmt: skip
+        """A page, and where the next one starts; None at the end."""
+        state, space = self.state, self.state.namespaces.by_name[namespace]
+        found, after = graphreads.resource_page(state, space, wanted, provider, prefix, start, limit)
+        return [graphreads.resource(state, slot, self._at(now_ms)) for slot in found], after
+
+    def reclaims(
+        self, namespace: str, wanted: graphreads.Progress | None, provider: str, kind: str, start: int, limit: int,
+        now_ms: int | None = None,
+    ) -> tuple[list[graphreads.ReclaimView], int | None]:  # fmt: skip
+        state, space = self.state, self.state.namespaces.by_name[namespace]
+        found, after = graphreads.reclaim_page(state, space, wanted, provider, kind, start, limit)
+        return [graphreads.reclaim(state, slot, self._at(now_ms)) for slot in found], after
+
+    def edges(
+        self, namespace: str, source: str | None, target: str | None, start: int | None, limit: int
+    ) -> tuple[list[graphreads.EdgeView], int | None] | None:
+        """A page of the edges out of `source` or into `target`; None if the edge that it starts with was cut."""
+        state, space = self.state, self.state.namespaces.by_name[namespace]
+        ends = [-1 if each is None else resources.find(state, space, each) for each in (source, target)]
+        if any(end < 0 and each is not None for end, each in zip(ends, (source, target), strict=True)):
+            return [], None
+        page = graphreads.edge_page(state, ends[0], ends[1], start, limit)
+        return None if page is None else ([graphreads.edge(state, edge) for edge in page[0]], page[1])
+
+    def lanes(self, namespace: str, provider: str, kind: str, now_ms: int | None = None) -> list[graphreads.LaneView]:
+        space = self.state.namespaces.by_name[namespace]
+        return graphreads.lanes(self.state, space, provider, kind, self._at(now_ms))
+
+    def claimable(self, namespace: str, provider: str, kinds: tuple[str, ...], now_ms: int | None = None) -> bool:
+        space = self.state.namespaces.by_name.get(namespace)
+        return space is not None and graphreads.claimable(self.state, space, provider, kinds, self._at(now_ms))
+
+    # --- the whole ------------------------------------------------------------------------------------------------
+
+    def knows(self, namespace: str) -> bool:
+        return namespace in self.state.namespaces.by_name
+
+    def namespaces(self) -> list[reads.NamespaceView]:
+        return reads.namespaces(self.state)
+
+    def due(self, now_ms: int) -> bool:
+        return reads.due(self.state, now_ms)
+
+    def timed(self) -> bool:
+        return reads.timed(self.state)
+
     def counts(self) -> reads.Counts:
         return reads.counts(self.state)
+
+    def graph_counts(self) -> graphcounts.GraphCounts:
+        return graphcounts.graph_counts(self.state)
+
+    def reclaim_counts(self, now_ms: int | None = None) -> graphcounts.ReclaimCounts:
+        return graphcounts.reclaim_counts(self.state, self._at(now_ms))
+
+    def audit(self) -> Audit:
+        return Audit(self.state)

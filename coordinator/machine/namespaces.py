@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from coordinator.machine.commands import DeleteNamespace, PutNamespace
 from coordinator.machine.limits import (
+    DEFAULT_EDGES,
     DEFAULT_LEASES,
     DEFAULT_LOCKS,
     DEFAULT_NAME_BYTES,
+    DEFAULT_RESOURCES,
     DEFAULT_SESSIONS,
     DEFAULT_WAITERS,
     MAX_NAMESPACES,
 )
 from coordinator.machine.results import Denied, NamespaceChanged, Result
 
-LEASES, LOCKS, WAITERS, SESSIONS = range(4)
-COUNTED = ("leases", "locks", "waiters", "sessions")
+LEASES, LOCKS, WAITERS, SESSIONS, RESOURCES, EDGES = range(6)
+COUNTED = ("leases", "locks", "waiters", "sessions", "resources", "edges")
 """What is counted here, by its place in `Namespace.used`; bytes of names are counted by the name table."""
 
 
@@ -27,6 +29,8 @@ class Quotas:
     waiters: int = DEFAULT_WAITERS
     sessions: int = DEFAULT_SESSIONS
     name_bytes: int = DEFAULT_NAME_BYTES
+    resources: int = DEFAULT_RESOURCES
+    edges: int = DEFAULT_EDGES
 
 
 @dataclass(slots=True)
@@ -35,12 +39,13 @@ class Namespace:
     number: int
     quotas: Quotas
     used: list[int]
+    acyclic: bool = False
 
     def over(self, counted: int, more: int = 1) -> Denied | None:
         """The denial, if `more` of it would be too many."""
         what = COUNTED[counted]
         limit: int = getattr(self.quotas, what)
-        if self.used[counted] + more <= limit:
+        if not more or self.used[counted] + more <= limit:
             return None
         return over_quota(self.name, what, limit)
 
@@ -62,17 +67,20 @@ class Namespaces:
         return namespace
 
     def put(self, name: str, command: PutNamespace) -> Result:
-        quotas = Quotas(command.leases, command.locks, command.waiters, command.sessions, command.name_bytes)
+        quotas = Quotas(*(getattr(command, field.name) for field in fields(Quotas)))
         known = self.by_name.get(name)
         if known is not None:
-            known.quotas = quotas
+            if command.acyclic and not known.acyclic and known.used[EDGES]:
+                message = f"namespace {name} has edges; acyclic can be switched on only while there are none"
+                return Denied("namespace_in_use", message, {"field": "acyclic"})
+            known.quotas, known.acyclic = quotas, command.acyclic
             return NamespaceChanged()
         if len(self.by_name) >= MAX_NAMESPACES:
             return Denied("capacity_exceeded", f"there may be {MAX_NAMESPACES} namespaces; delete one that is empty")
         number = 0
         while number in self.by_number:
             number += 1
-        self.add(name, number, quotas)
+        self.add(name, number, quotas).acyclic = command.acyclic
         return NamespaceChanged()
 
     def delete(self, namespace: Namespace, name_bytes: int, _: DeleteNamespace) -> Result:

@@ -13,14 +13,17 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator.machine import sweep
+from coordinator.machine import garbage, resources, sweep
 from coordinator.machine.columns import FREE
 from coordinator.machine.leases import effective_expiry
 from coordinator.machine.limits import MAX_LISTED_LOCKS
 from coordinator.machine.names import LOCK, RESOURCE
-from coordinator.machine.state import ACTIVE, EXPIRED, State
+from coordinator.machine.namespaces import COUNTED, Quotas
+from coordinator.machine.state import ACTIVE, State
 
 Standing = Literal["ACTIVE", "EXPIRED"]
+SCANNED_LEASES = 20_000
+"""Rows a page of leases looks at, at most: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,14 @@ class FencingView:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceView:
+    name: str
+    quotas: Quotas
+    used: dict[str, int]
+    acyclic: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     active_leases: int
     expired_leases: int
@@ -121,7 +132,8 @@ def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView
         lease_id, "ACTIVE" if active else "EXPIRED", _left(now_ms, ends_ms) if active else 0,
         names.text(table.owner[slot]), names.text(table.resource[slot]),
         "resource" if table.kind[slot] == RESOURCE else "lock",
-        names.active[table.resource[slot]], table.token[slot], state.session_id(session - 1) if session else None,
+        resources.references_to(state, table.resource[slot]), table.token[slot],
+        state.session_id(session - 1) if session else None,
     )  # fmt: skip
 
 
@@ -129,10 +141,35 @@ def leases(state: State, namespace: int, lease_ids: Sequence[int], now_ms: int) 
     return [lease(state, namespace, lease_id, now_ms) for lease_id in lease_ids]
 
 
+def lease_page(
+    state: State, namespace: int, prefix: str, start: int, limit: int, now_ms: int
+) -> tuple[list[LeaseView], int | None]:
+    """ACTIVE leases on resources that begin with `prefix`, in the order of their slots; and where the next page starts.
+
+    A page costs a bounded number of rows: it may be short, or empty, and not be the last.
+    """
+    table, names = state.leases, state.names
+    found: list[LeaseView] = []
+    end = min(table.used, start + SCANNED_LEASES)
+    candidates = np.flatnonzero(
+        (table.column("state")[start:end] == ACTIVE) & (table.column("kind")[start:end] == RESOURCE)
+    )
+    encoded = prefix.encode()
+    for slot in (candidates + start).tolist():
+        if len(found) >= limit:
+            return found, slot
+        if encoded and not names.raw(table.resource[slot]).startswith(encoded):
+            continue
+        view = lease(state, namespace, state.lease_id(slot), now_ms)
+        if view is not None and view.state == "ACTIVE":
+            found.append(view)
+    return found, end if end < table.used else None
+
+
 def reference_count(state: State, namespace: int, resource_id: str) -> int:
-    """ACTIVE leases on the resource."""
+    """ACTIVE leases on the resource, and edges to it."""
     slot = state.names.find(RESOURCE, namespace, resource_id)
-    return state.names.active[slot] if slot >= 0 else 0
+    return resources.references_to(state, slot) if slot >= 0 else 0
 
 
 def session(state: State, namespace: int, session_id: int, now_ms: int) -> SessionView | None:
@@ -210,10 +247,32 @@ def fencing_check(state: State, namespace: int, lock_key: str, token: int, now_m
     return FencingView(current=current, newest_token=record.newest_token or None)
 
 
+def namespaces(state: State) -> list[NamespaceView]:
+    spaces = sorted(state.namespaces.by_name.items())
+    return [
+        NamespaceView(name, space.quotas, dict(zip(COUNTED, space.used, strict=True)), space.acyclic)
+        for name, space in spaces
+    ]
+
+
+def due(state: State, now_ms: int) -> bool:
+    """Whether an entry stamped `now_ms` would find something to end."""
+    if state.closing or state.agenda.next_due(now_ms) is not None:
+        return True
+    timers = (state.lease_timers, state.session_timers, state.resource_timers)
+    return garbage.backlog(state) > 0 or any(index.backlog(now_ms) for index in timers)
+
+
+def timed(state: State) -> bool:
+    """Whether anything ends by time."""
+    timers = (state.lease_timers, state.session_timers, state.resource_timers)
+    return len(state.agenda) > 0 or any(index.entries for index in timers)
+
+
 def counts(state: State) -> Counts:
-    states = state.leases.column("state")[: state.leases.used]
+    active = len(state.pairs)
     return Counts(
-        int(np.count_nonzero(states == ACTIVE)), int(np.count_nonzero(states == EXPIRED)), len(state.locks),
+        active, state.leases.live - active, len(state.locks),
         len(state.waiters), state.sessions.live, len(state.closing), state.names.live,
         len(state.requests.remembered), sweep.backlog(state), state.last_token,
     )  # fmt: skip

@@ -6,11 +6,21 @@ Bounded in time, in number and in bytes; the oldest go first, on every node in t
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from coordinator.machine.limits import MAX_REQUEST_BYTES, MAX_REQUESTS, REQUEST_MEMORY_MS
-from coordinator.machine.results import Denied, HeartbeatAnswer, LeasesGranted, LocksGranted, Result
+from coordinator.machine.results import (
+    Denied,
+    HeartbeatAnswer,
+    LeasesGranted,
+    LocksGranted,
+    ReclaimsAnswered,
+    ReclaimsClaimed,
+    ResourcesPut,
+    Result,
+)
 
 FORGET_PER_ENTRY = 1_000
 OVERHEAD_BYTES = 128
@@ -22,6 +32,10 @@ class Remembered:
     fingerprint: bytes
     """Of the command, so that one id for two different commands is noticed."""
     result: Result
+    asked: int
+    """The last revision that asked for it: who cancels what it asked for earlier must not take it from a retry."""
+    serial: int = 0
+    """Which entry of the queue of ages is this one's."""
 
 
 def fingerprint_of(raw: bytes) -> bytes:
@@ -38,8 +52,14 @@ def size_of(key: bytes, result: Result) -> int:
         extra = len(result.failed_ids) + len(result.verdicts)
     elif isinstance(result, LeasesGranted):
         extra = len(result.lease_ids)
+    elif isinstance(result, ResourcesPut):
+        extra = len(result.resource_ids)
+    elif isinstance(result, ReclaimsAnswered):
+        extra = len(result.verdicts)
     elif isinstance(result, LocksGranted):
         extra = 1024 * len(result.grants)
+    elif isinstance(result, ReclaimsClaimed):
+        extra = 1024 * len(result.items)
     return OVERHEAD_BYTES + len(key) + extra
 
 
@@ -49,21 +69,37 @@ class Requests:
         self.remembered: dict[bytes, Remembered] = {}
         """Oldest first; that order is part of the state."""
         self.size_bytes = 0
+        self._ages: deque[tuple[int, bytes]] = deque()
+        """Serials and keys, oldest first; those of requests forgotten or asked anew are skipped. (Not the order
+        of the dictionary: its first key is found by walking over all keys that were ever before it.)"""
+        self._last_serial = 0
 
-    def recall(self, key: bytes, fingerprint: bytes, now_ms: int) -> Result | None:
+    def recall(self, key: bytes, fingerprint: bytes, now_ms: int, revision: int) -> Result | None:
         found = self.remembered.get(key)
         if found is None or found.expires_ms <= now_ms:
             return None
         if found.fingerprint != fingerprint:
             return Denied("request_id_reused", "this request id was used for another request; use a new one")
+        self.remembered[key] = replace(found, asked=revision)
         return found.result
 
-    def remember(self, key: bytes, fingerprint: bytes, result: Result, now_ms: int) -> None:
-        self._forget(key)
-        self.remembered[key] = Remembered(now_ms + REQUEST_MEMORY_MS, fingerprint, result)
+    def remember(self, key: bytes, fingerprint: bytes, result: Result, now_ms: int, revision: int) -> None:
+        self.forget(key)
+        self._last_serial += 1
+        self.remembered[key] = Remembered(now_ms + REQUEST_MEMORY_MS, fingerprint, result, revision, self._last_serial)
+        self._ages.append((self._last_serial, key))
         self.size_bytes += size_of(key, result)
         while len(self.remembered) > self._max_requests or self.size_bytes > self._max_bytes:
-            self._forget(next(iter(self.remembered)))
+            self.forget(self._oldest())
+
+    def _oldest(self) -> bytes:
+        """Of what is remembered, which is something."""
+        while True:
+            serial, key = self._ages[0]
+            found = self.remembered.get(key)
+            if found is not None and found.serial == serial:
+                return key
+            self._ages.popleft()
 
     def conclude(self, key: bytes, result: Result) -> None:
         """The final answer in the place of `LockWaiting`, for whoever asks again with the same id."""
@@ -74,21 +110,25 @@ class Requests:
 
     def forget_old(self, now_ms: int) -> None:
         for _ in range(min(FORGET_PER_ENTRY, len(self.remembered))):
-            key = next(iter(self.remembered))
+            key = self._oldest()
             if self.remembered[key].expires_ms > now_ms:
                 return
-            self._forget(key)
+            self.forget(key)
 
     def forget_namespace(self, namespace: int) -> None:
         prefix = key_of(namespace, b"")
         for key in [key for key in self.remembered if key.startswith(prefix)]:
-            self._forget(key)
+            self.forget(key)
 
-    def _forget(self, key: bytes) -> None:
+    def forget(self, key: bytes) -> None:
         found = self.remembered.pop(key, None)
         if found is not None:
             self.size_bytes -= size_of(key, found.result)
 
     def restore(self, remembered: dict[bytes, Remembered]) -> None:
-        self.remembered = remembered
+        self.remembered = {
+            key: replace(entry, serial=serial) for serial, (key, entry) in enumerate(remembered.items(), 1)
+        }
+        self._last_serial = len(remembered)
+        self._ages = deque((entry.serial, key) for key, entry in self.remembered.items())
         self.size_bytes = sum(size_of(key, entry.result) for key, entry in remembered.items())

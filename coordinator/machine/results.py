@@ -10,7 +10,10 @@ DenialCode = Literal[
     "malformed", "unknown_namespace", "namespace_in_use", "request_id_reused", "quota_exceeded", "capacity_exceeded",
     "unknown_lease", "lease_expired", "not_owner", "session_owned", "lifetime_reached",
     "unknown_session", "session_expired",
-    "not_holder", "mode_mismatch", "session_mismatch", "unknown_lock", "unknown_waiter",
+    "not_holder", "mode_mismatch", "permits_mismatch", "session_mismatch", "unknown_lock", "unknown_waiter",
+    "asked_again",
+    "unknown_resource", "resource_reclaiming", "resource_in_use", "provider_mismatch", "unknown_edge",
+    "would_close_cycle", "order_too_costly", "set_refused", "unknown_reclaim",
 ]  # fmt: skip
 
 Verdict = Literal["unknown", "not_owner", "expired", "session_owned", "lifetime_reached"]
@@ -22,13 +25,22 @@ extension; it lives on until that lifetime ends and not longer.
 """
 
 
+ReclaimVerdict = Literal["ok", "already_done", "not_holder", "unknown"]
+RECLAIM_VERDICTS: tuple[ReclaimVerdict, ...] = ("ok", "already_done", "not_holder", "unknown")
+"""A verdict's byte is its place here.
+
+`already_done`: this clean-up is over; the acknowledgement was repeated, or another worker was faster. `not_holder`: the
+claim ran out and the item was, or will be, handed to another; its effect is that one's to report.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Denied:
     """Nothing was changed. `details` names the field, the limit, or the holder."""
 
     code: DenialCode
     message: str
-    details: Mapping[str, int | str | None] = field(default_factory=dict)
+    details: Mapping[str, int | str | tuple[str, ...] | None] = field(default_factory=dict)
 
 
 # --- leases -------------------------------------------------------------------------------------------------------
@@ -162,6 +174,94 @@ class WaitCancelled:
     pass
 
 
+# --- resources and reclaim ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesPut:
+    """`resource_ids`: packed little-endian u64, in the order asked for."""
+
+    resource_ids: bytes
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDeleted:
+    reclaim_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesPut:
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeDeleted:
+    """`remaining_references`: of the target, leases and edges together."""
+
+    remaining_references: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTaken:
+    """A part of a proposed set was taken; after the last one all of it is being reclaimed."""
+
+    members: int
+    condemned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectsSettled:
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """One clean-up: do it once, then acknowledge it with the token. `since_ms`: when it became garbage."""
+
+    reclaim_id: int
+    resource_id: str
+    kind: str
+    token: int
+    attempt: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimsClaimed:
+    """`left`: how many more are ready for this provider now. `retry_in_ms`: when to ask again if there are none."""
+
+    items: tuple[Reclaim, ...]
+    claim_ms: int
+    expires_ms: int
+    left: int
+    retry_in_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimsAnswered:
+    """To an acknowledgement or renewal: one byte for each id, see RECLAIM_VERDICTS."""
+
+    verdicts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimNacked:
+    """`dead`: it was the last attempt. Otherwise it is handed out again after `retry_in_ms`."""
+
+    dead: bool
+    attempt: int
+    retry_in_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersMoved:
+    """`left`: how many more dead letters match."""
+
+    moved: int
+    left: int
+
+
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +296,16 @@ Result = (
     | LockReleased
     | LockBroken
     | WaitCancelled
+    | ResourcesPut
+    | ResourceDeleted
+    | EdgesPut
+    | EdgeDeleted
+    | SetTaken
+    | SuspectsSettled
+    | ReclaimsClaimed
+    | ReclaimsAnswered
+    | ReclaimNacked
+    | DeadLettersMoved
     | NamespaceChanged
     | Swept
 )

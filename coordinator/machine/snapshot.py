@@ -1,7 +1,8 @@
 """The state as bytes and back: rows as raw arrays, records as msgpack, one versioned stream; and its digest.
 
 Freezing copies no rows (see `columns.TableView`) and only the dictionaries of records, which are immutable. What can be
-derived (queues, indexes, timer buckets) is not written.
+derived (queues, indexes, timer buckets) is not written, nor is where anything lies in memory: names are written with
+their rows. So replicas that are in the same state write the same bytes, whatever each went through.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from coordinator.machine import graphrecords
+from coordinator.machine.arena import gathered
 from coordinator.machine.codec import result_of, result_parts
 from coordinator.machine.columns import FREE, Rows, SlotTable
 from coordinator.machine.faults import InvariantBroken
-from coordinator.machine.names import Bytes, NameTable, gathered
 from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
 
-FORMAT = 2
-"""Of the frozen bytes (1 was written before there were commands). Another format is refused, not guessed at."""
+FORMAT = 3
+"""Of the frozen bytes (2 did not say when a request was last asked). Another format is refused, not guessed at."""
 
 MAGIC = "holdfast-machine"
+COUNTERS = (
+    "revision", "now_ms", "last_token", "last_waiter", "last_set", "first_rank", "last_rank", "reclaimed",
+)  # fmt: skip
 RECORDS_AT_ONCE = 1_000
-ARENA_CHUNK_BYTES = 1 << 20
+FED_BYTES = 1 << 20
 MAX_PIECE_BYTES = 1 << 28
 
 
@@ -36,23 +41,24 @@ class FormatError(ValueError):
 
 
 def _tables(state: State) -> tuple[SlotTable, ...]:
-    return state.names, state.leases, state.sessions
+    return state.names, state.leases, state.sessions, state.resources, state.edges, state.holders
 
 
 class FrozenMachine:
     """The state at one index. Read once, on any thread, while the machine moves on."""
 
     def __init__(self, state: State) -> None:
-        self._counters = [state.revision, state.now_ms, state.last_token, state.last_waiter]
+        self._counters = [getattr(state, name) for name in COUNTERS]
         self._views = [table.freeze() for table in _tables(state)]
-        self._arena, self._arena_used = state.names.arena, state.names.arena_used
+        self._segments = state.names.arena.segments.copy()
         self._namespaces = [
-            [space.name, space.number, *astuple(space.quotas), *space.used]
+            [space.name, space.number, space.acyclic, astuple(space.quotas), tuple(space.used)]
             for _, space in sorted(state.namespaces.by_name.items())
         ]
         self._locks = state.locks.copy()
         self._waiters = state.waiters.copy()
         self._closing = list(state.closing)
+        self._graph = graphrecords.written(state)
         self._requests = state.requests.remembered.copy()
         self._read = False
 
@@ -61,13 +67,11 @@ class FrozenMachine:
             raise InvariantBroken("a frozen state is read once: what was read need not be kept unchanged any more")
         self._read = True
         yield _packed([MAGIC, FORMAT, *self._counters])
-        for view in self._views:
+        for place, view in enumerate(self._views):
             yield _packed([view.used, view.free_head, view.live])
             for region in view.regions():
-                yield _packed(region.tobytes())
-        yield _packed(self._arena_used)
-        for start in range(0, self._arena_used, ARENA_CHUNK_BYTES):
-            yield _packed(self._arena[start : min(start + ARENA_CHUNK_BYTES, self._arena_used)].tobytes())
+                for piece in self._pieces(place, region):
+                    yield _packed(piece)
         for records in self._records():
             yield _packed(len(records))
             for start in range(0, len(records), RECORDS_AT_ONCE):
@@ -79,8 +83,10 @@ class FrozenMachine:
         yield [[key, *astuple(lock)] for key, lock in sorted(self._locks.items())]
         yield [astuple(waiter) for _, waiter in sorted(self._waiters.items())]
         yield self._closing
+        yield from self._graph
         yield [
-            [key, kept.expires_ms, kept.fingerprint, result_parts(kept.result)] for key, kept in self._requests.items()
+            [key, kept.expires_ms, kept.fingerprint, kept.asked, result_parts(kept.result)]
+            for key, kept in self._requests.items()
         ]
 
     def digest(self) -> bytes:
@@ -90,17 +96,22 @@ class FrozenMachine:
         for place, view in enumerate(self._views):
             total.update(_packed([view.used, view.free_head, view.live]))
             for region in view.regions():
-                total.update(self._named(region) if place == 0 else region.tobytes())
+                for piece in self._pieces(place, region):
+                    total.update(piece)
         for records in self._records():
             total.update(_packed(records))
         return total.digest()
 
-    def _named(self, region: Rows) -> bytes:
-        """Rows of names with the names themselves in the place of their offsets."""
-        live = region["state"] != FREE
-        text = gathered(self._arena, region["offset"][live], region["length"][live].astype(np.int64))
-        region["offset"] = 0
-        return region.tobytes() + text.tobytes()
+    def _pieces(self, place: int, region: Rows) -> Iterator[bytes]:
+        """The rows as bytes. Rows of names come without their offsets and are followed by the names themselves."""
+        if place == 0:
+            live = region["state"] != FREE
+            offsets, lengths = region["offset"][live], region["length"][live].astype(np.int64)
+            region["offset"] = 0
+            yield region.tobytes()
+            yield gathered(self._segments, offsets, lengths)
+        else:
+            yield region.tobytes()
 
 
 def _packed(value: Any) -> bytes:
@@ -115,8 +126,8 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[Any]:
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=MAX_PIECE_BYTES)
     for chunk in chunks:
         # A chunk may be the whole snapshot; it goes in by parts that the unpacker has room for.
-        for start in range(0, len(chunk), ARENA_CHUNK_BYTES):
-            unpacker.feed(chunk[start : start + ARENA_CHUNK_BYTES])
+        for start in range(0, len(chunk), FED_BYTES):
+            unpacker.feed(chunk[start : start + FED_BYTES])
             yield from unpacker
 
 
@@ -138,39 +149,31 @@ def _read(pieces: Iterator[Any]) -> State:
     if not isinstance(header, tuple) or header[:1] != (MAGIC,) or header[1] != FORMAT:
         raise FormatError(f"this state is not of format {FORMAT}; restore it with the version that wrote it")
     state = State()
-    state.revision, state.now_ms, state.last_token, state.last_waiter = header[2:]
+    for counter, value in zip(COUNTERS, header[2:], strict=True):
+        setattr(state, counter, value)
     for table in _tables(state):
         used, free_head, live = next(pieces)
         table.restore(used, free_head, live, pieces)
-    _read_arena(state.names, next(pieces), pieces)
     for row in _read_records(pieces):
-        name, number, *rest = row
-        state.namespaces.add(name, number, Quotas(*rest[:5])).used[:] = rest[5:]
+        name, number, acyclic, quotas, used = row
+        namespace = state.namespaces.add(name, number, Quotas(*quotas))
+        namespace.acyclic, namespace.used[:] = acyclic, used
     for key, mode, permits, holders, *rest in _read_records(pieces):
         state.locks[key] = Lock(mode, permits, tuple(holders), *rest)
     for row in _read_records(pieces):
         state.waiters[row[0]] = Waiter(*row)
     state.closing = dict.fromkeys(_read_records(pieces))
+    graphrecords.read(state, lambda: _read_records(pieces))
     state.requests.restore(
         {
-            key: Remembered(expires_ms, print_, result_of(parts))
-            for key, expires_ms, print_, parts in _read_records(pieces)
+            key: Remembered(expires_ms, print_, result_of(parts), asked)
+            for key, expires_ms, print_, asked, parts in _read_records(pieces)
         }
     )
     if next(pieces) != "end":
         raise FormatError("this state does not end where it should")
     state.derive()
     return state
-
-
-def _read_arena(names: NameTable, size: int, pieces: Iterator[Any]) -> None:
-    arena: Bytes = np.zeros(size, dtype=np.uint8)
-    filled = 0
-    while filled < size:
-        piece = np.frombuffer(next(pieces), dtype=np.uint8)
-        arena[filled : filled + len(piece)] = piece
-        filled += len(piece)
-    names.restore_arena(arena)
 
 
 def _read_records(pieces: Iterator[Any]) -> list[Any]:

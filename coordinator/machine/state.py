@@ -11,8 +11,21 @@ import numpy.typing as npt
 from coordinator.machine.columns import FREE
 from coordinator.machine.commands import Mode
 from coordinator.machine.events import Event, EventKind
+from coordinator.machine.graph import (
+    LIVE,
+    PINNED,
+    Chain,
+    Condemned,
+    EdgeTable,
+    HolderLinks,
+    Lane,
+    Proposal,
+    ResourceTable,
+    edge_hash,
+    edge_hashes,
+)
 from coordinator.machine.hashindex import HashIndex
-from coordinator.machine.limits import MAX_LEASES, MAX_SESSIONS
+from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX_SESSIONS
 from coordinator.machine.names import NameTable
 from coordinator.machine.namespaces import Namespace, Namespaces
 from coordinator.machine.requests import Requests
@@ -100,6 +113,16 @@ def pair_hash(resource: int, owner: int) -> int:
     return (mixed ^ mixed >> 32) & 0xFFFFFFFF
 
 
+def _scattered(name: int) -> int:
+    return (name * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 32
+
+
+def pair_hashes(resources: npt.NDArray[np.uint64], owners: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    mixed = resources * np.uint64(0x9E3779B97F4A7C15) + owners * np.uint64(0xC2B2AE3D27D4EB4F)
+    folded: npt.NDArray[Any] = (mixed ^ mixed >> np.uint64(32)) & np.uint64(0xFFFFFFFF)
+    return folded
+
+
 class State:
     def __init__(self) -> None:
         self.now_ms = 0
@@ -117,8 +140,9 @@ class State:
         """By waiter id, which is also the order they came in."""
         self.closing: dict[int, None] = {}
         """Sessions that ended and still have leases to end, oldest first."""
+        self._begin_graph()
         # Derived from the above, and rebuilt by `derive`.
-        self.pairs = HashIndex(self.pair_of, self._pairs_of)
+        self.pairs = HashIndex(self.pair_of, self.pairs_of)
         """ACTIVE leases by (resource or lock, owner)."""
         self.lease_timers = TimerIndex(self.leases)
         self.session_timers = TimerIndex(self.sessions)
@@ -128,6 +152,31 @@ class State:
         # Of the entry or command being applied.
         self.events: list[Event] = []
         self.request_id: bytes | None = None
+
+    def _begin_graph(self) -> None:
+        self.resources = ResourceTable(MAX_RESOURCES)
+        self.edges = EdgeTable(MAX_EDGES)
+        self.holders = HolderLinks(MAX_LEASES)
+        self.lanes: dict[int, dict[int, Lane]] = {}
+        """By provider and kind. The order of a provider's lanes is the order in which they are served next."""
+        self.suspects, self.unreferenced = Chain(), Chain()
+        self.dying: dict[int, None] = {}
+        """Resources whose references are being cut: a few, when one has more than an entry may cut."""
+        self.proposal: Proposal | None = None
+        self.condemned: dict[int, Condemned] = {}
+        self.last_set = 0
+        self.first_rank = self.last_rank = 0
+        self.reasons: dict[int, str] = {}
+        """Why the last attempt at a clean-up failed, by its resource."""
+        self.reclaimed = 0
+        """How many clean-ups were acknowledged, ever."""
+        # Derived from the above, and rebuilt by `derive`.
+        self.orphans = 0
+        """LIVE resources that nothing refers to and that are not pinned."""
+        self.resource_index = HashIndex(self.resource_hash, self._resource_hashes)
+        """Resources by their names."""
+        self.edge_index = HashIndex(self._edge_hash, self._edge_hashes)
+        self.resource_timers = TimerIndex(self.resources)
 
     # --- ids ------------------------------------------------------------------------------------------------------
 
@@ -139,8 +188,12 @@ class State:
         generation: int = self.sessions.generation[slot]
         return generation << 32 | slot
 
+    def resource_id(self, slot: int) -> int:
+        generation: int = self.resources.generation[slot]
+        return generation << 32 | slot
+
     def slot_of(self, table: TimedTable, number: int) -> int:
-        """The slot of a lease or session id, or -1 when it is not (or no more) known."""
+        """The slot of a lease, session or resource id, or -1 when it is not (or no more) known."""
         slot = number & SLOT_MASK
         if slot < table.used and table.state[slot] != FREE and table.generation[slot] == number >> 32:
             return slot
@@ -155,12 +208,9 @@ class State:
     def pair_of(self, slot: int) -> int:
         return pair_hash(self.leases.resource[slot], self.leases.owner[slot])
 
-    def _pairs_of(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        resource = self.leases.column("resource")[slots].astype(np.uint64)
-        owner = self.leases.column("owner")[slots].astype(np.uint64)
-        mixed = resource * np.uint64(0x9E3779B97F4A7C15) + owner * np.uint64(0xC2B2AE3D27D4EB4F)
-        folded: npt.NDArray[Any] = (mixed ^ mixed >> np.uint64(32)) & np.uint64(0xFFFFFFFF)
-        return folded
+    def pairs_of(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        rows = self.leases.rows.take(slots)
+        return pair_hashes(rows["resource"].astype(np.uint64), rows["owner"].astype(np.uint64))
 
     def find_lease(self, resource: int, owner: int) -> int:
         """The ACTIVE lease of `owner` on the resource or lock, or -1."""
@@ -169,6 +219,42 @@ class State:
             if resources[slot] == resource and owners[slot] == owner:
                 return slot
         return -1
+
+    def find_leases(self, resources: npt.NDArray[np.int64], owner: int) -> npt.NDArray[np.int64]:
+        """The same for many."""
+        table = self.leases
+
+        def same(positions: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+            rows = table.rows.take(slots)
+            both: npt.NDArray[np.bool_] = (rows["resource"] == resources[positions]) & (rows["owner"] == owner)
+            return both
+
+        owners = np.full(len(resources), owner, dtype=np.uint64)
+        return self.pairs.find_many(pair_hashes(resources.astype(np.uint64), owners), same)
+
+    # --- the graph ------------------------------------------------------------------------------------------------
+
+    def resource_of(self, name: int) -> int:
+        """The slot of the registered resource of this name."""
+        names = self.resources.name
+        for slot in self.resource_index.run(_scattered(name)):
+            if names[slot] == name:
+                return slot
+        return -1
+
+    def resource_hash(self, slot: int) -> int:
+        return _scattered(self.resources.name[slot])
+
+    def _resource_hashes(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        mixed = self.resources.column("name")[slots].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        folded: npt.NDArray[Any] = mixed >> np.uint64(32)
+        return folded
+
+    def _edge_hash(self, edge: int) -> int:
+        return edge_hash(self.edges.source[edge], self.edges.target[edge])
+
+    def _edge_hashes(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return edge_hashes(self.edges.column("source")[slots], self.edges.column("target")[slots])
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -190,6 +276,7 @@ class State:
         self.pairs.rebuild(active)
         self.lease_timers.rebuild()
         self.session_timers.rebuild()
+        self._derive_graph()
         self.agenda.clear()
         self.queues.clear()
         self.session_waiters.clear()
@@ -198,6 +285,16 @@ class State:
         for key, lock in self.locks.items():
             if lock.delay_until_ms:
                 self.agenda.add(lock.delay_until_ms, DELAY_END, key)
+
+    def _derive_graph(self) -> None:
+        rows = self.resources
+        known = np.flatnonzero(rows.column("state")[: rows.used] != FREE)
+        self.resource_index.rebuild(known)
+        self.edge_index.rebuild(np.flatnonzero(self.edges.column("state")[: self.edges.used] != FREE))
+        self.resource_timers.rebuild()
+        live = known[rows.column("state")[known] == LIVE]
+        references = rows.column("in_count")[live] + self.names.column("active")[rows.column("name")[live]]
+        self.orphans = int(np.count_nonzero((references == 0) & (rows.column("flags")[live] & PINNED == 0)))
 
     def enqueue(self, waiter: Waiter) -> None:
         self.agenda.add(waiter.deadline_ms, WAITER_DEADLINE, waiter.waiter_id)

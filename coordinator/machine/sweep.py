@@ -6,23 +6,16 @@ not yet reached here is refused and not counted as held all the same: the rules 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from coordinator.machine import leases, sessions, waiters
+from coordinator.machine import garbage, leases, sessions, waiters
+from coordinator.machine.budget import Budget
 from coordinator.machine.columns import FREE, Slots
-from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY, MAX_TIMER_CHECKS_PER_ENTRY, SAFETY_BUFFER_MS
+from coordinator.machine.limits import SAFETY_BUFFER_MS
 from coordinator.machine.names import LOCK
 from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, State
 
 CHECKED_AT_ONCE = 2_000
-
-
-@dataclass(slots=True)
-class Budget:
-    expiries: int = MAX_EXPIRIES_PER_ENTRY
-    checks: int = MAX_TIMER_CHECKS_PER_ENTRY
 
 
 def sweep(state: State, budget: Budget) -> int:
@@ -33,13 +26,16 @@ def sweep(state: State, budget: Budget) -> int:
     _end_sessions(state, budget)
     drain(state, budget)
     _expire_leases(state, budget)
+    garbage.keep_time(state, budget)
+    garbage.drain(state, budget)
     return before - budget.expiries
 
 
 def backlog(state: State) -> int:
     """About how much is due and not worked off."""
     closing = sum(state.sessions.leases[slot] for slot in state.closing)
-    return closing + state.lease_timers.backlog(state.now_ms) + state.session_timers.backlog(state.now_ms)
+    timers = (state.lease_timers, state.session_timers, state.resource_timers)
+    return closing + garbage.backlog(state) + sum(index.backlog(state.now_ms) for index in timers)
 
 
 def _keep_agenda(state: State, budget: Budget) -> None:

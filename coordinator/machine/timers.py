@@ -9,6 +9,8 @@ slot order, so a restored replica expires the same slots in the same entry.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from coordinator.machine.limits import NEVER_MS, TIMER_SHIFT
 
 NOTHING = np.zeros(0, dtype=np.int64)
 NO_BUCKET = 1 << 40
-STALE_ALLOWANCE = 1 << 20
+RANGE_SHIFT = 16
+RANGE_SLOTS = 1 << RANGE_SHIFT
+"""A bucket with so many entries is filed by ranges of so many slots."""
+STALE_ALLOWANCE = 64
 
 
 def bucket_of(at_ms: int) -> int:
@@ -42,15 +47,23 @@ class TimerIndex:
     def __init__(self, table: TimedTable) -> None:
         self._table = table
         self._buckets: Any = SortedDict()
+        self._wide: dict[int, dict[int, array[int]]] = {}
+        """What of a bucket is filed by range of slots, because there is much of it."""
+        self._stale: dict[int, Counter[int]] = {}
+        """By bucket and range of slots: how many entries are not valid any more."""
         self._entries = 0
         self._due: Slots = NOTHING
         self._due_bucket = NO_BUCKET
+        self._due_ranges: list[array[int]] = []
+        """What else is in the due bucket, in slot order, the next one last."""
         self._first = NO_BUCKET
 
     @property
     def entries(self) -> int:
         """Entries held, stale ones included."""
         return self._entries
+
+    # --- entering -------------------------------------------------------------------------------------------------
 
     def schedule(self, slot: int, at_ms: int) -> None:
         """Look at `slot` when `at_ms` has passed, or earlier."""
@@ -62,28 +75,33 @@ class TimerIndex:
             return
         self._table.touch(slot)
         self._table.timer[slot] = bucket
-        self._bucket(bucket).append(slot)
+        filed = self._bucket(bucket)
+        filed.append(slot)
         self._entries += 1
-        if self._entries > 2 * self._table.live + STALE_ALLOWANCE:
-            self.rebuild()
+        if len(filed) >= RANGE_SLOTS:
+            self._widen(bucket)
+        if entered:
+            self._outdate(entered, slot)
 
     def schedule_many(self, slots: Slots, at_ms: npt.NDArray[np.int64]) -> None:
-        """For slots that have no entry."""
-        timed = at_ms < NEVER_MS
-        slots, buckets = slots[timed], (at_ms[timed] >> TIMER_SHIFT) + 1
+        """The same for many slots, each given once."""
+        buckets = (at_ms >> TIMER_SHIFT) + 1
+        entered = self._table.column("timer")[slots]
+        wanted = (at_ms < NEVER_MS) & ((entered == 0) | (entered > buckets))
+        slots, buckets, entered = slots[wanted], buckets[wanted], entered[wanted]
         if len(slots):
             self._table.touch_many(slots)
             self._table.column("timer")[slots] = buckets
             self._enter(slots, buckets)
+            for at in np.flatnonzero(entered).tolist():
+                self._outdate(int(entered[at]), int(slots[at]))
 
     def _enter(self, slots: Slots, buckets: npt.NDArray[np.int64]) -> None:
-        if not len(slots):
-            return
-        order = np.argsort(buckets, kind="stable")
-        slots, buckets = slots[order].astype(np.uint32), buckets[order]
-        starts = np.flatnonzero(np.diff(buckets, prepend=-1))
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(slots)], strict=True):
-            self._bucket(int(buckets[start])).frombytes(slots[start:end].tobytes())
+        for bucket, part in _grouped(slots, buckets):
+            filed = self._bucket(bucket)
+            filed.frombytes(part.astype(np.uint32).tobytes())
+            if len(filed) >= RANGE_SLOTS:
+                self._widen(bucket)
         self._entries += len(slots)
 
     def _bucket(self, bucket: int) -> array[int]:
@@ -93,11 +111,49 @@ class TimerIndex:
             self._first = min(self._first, bucket)
         return found
 
+    def _widen(self, bucket: int) -> None:
+        """Files a large bucket by ranges of slots: so it can be worked off in slot order without sorting millions."""
+        slots, self._buckets[bucket] = _slots_of(self._buckets[bucket]), array("I")
+        ranges = self._wide.setdefault(bucket, {})
+        for number, part in _grouped(slots, slots >> RANGE_SHIFT):
+            ranges.setdefault(number, array("I")).frombytes(part.astype(np.uint32).tobytes())
+
+    def _outdate(self, bucket: int, slot: int) -> None:
+        """An entry of `slot` in `bucket` is stale. They are dropped when they are half of what is there."""
+        number = slot >> RANGE_SHIFT
+        counts = self._stale.setdefault(bucket, Counter())
+        counts[number] += 1
+        if bucket not in self._buckets:  # it is being worked off
+            return
+        ranges = self._wide.get(bucket)
+        filed = self._buckets[bucket] if ranges is None else ranges.get(number, ())
+        if counts[number] > STALE_ALLOWANCE + len(filed) // 2:
+            self._drop_stale(bucket, number)
+
+    def _drop_stale(self, bucket: int, number: int) -> None:
+        wide = bucket in self._wide
+        if wide:
+            self._widen(bucket)
+        filed = self._wide[bucket].get(number, array("I")) if wide else self._buckets[bucket]
+        found = distinct(_slots_of(filed))
+        kept = array("I", found[self._table.column("timer")[found] == bucket].astype(np.uint32).tobytes())
+        self._entries -= len(filed) - len(kept)
+        if wide:
+            self._wide[bucket][number] = kept
+            del self._stale[bucket][number]
+        else:
+            self._buckets[bucket] = kept
+            del self._stale[bucket]
+
+    # --- working off ----------------------------------------------------------------------------------------------
+
     def backlog(self, now_ms: int) -> int:
         """How many entries wait in due buckets (stale ones included)."""
         last = now_ms >> TIMER_SHIFT
-        due = sum(len(self._buckets[bucket]) for bucket in self._buckets.irange(maximum=last))
-        return due + len(self._due)
+        waiting = len(self._due) + sum(map(len, self._due_ranges))
+        for bucket in self._buckets.irange(maximum=last):
+            waiting += len(self._buckets[bucket]) + sum(map(len, self._wide.get(bucket, {}).values()))
+        return waiting
 
     def take(self, now_ms: int, limit: int) -> Slots:
         """Up to `limit` slots to look at, earliest bucket first, in slot order; they have no entry afterwards."""
@@ -113,29 +169,59 @@ class TimerIndex:
                 return taken
 
     def _open(self, last: int) -> bool:
-        if self._first > last:
-            return False
-        bucket, entries = self._buckets.popitem(0)
-        self._first = self._buckets.peekitem(0)[0] if self._buckets else NO_BUCKET
-        found = distinct(np.frombuffer(entries, dtype=np.uint32).astype(np.int64))
-        self._entries -= len(entries) - len(found)
-        self._due, self._due_bucket = found, bucket
+        if not self._due_ranges:
+            if self._first > last:
+                return False
+            self._open_bucket()
+        entries = self._due_ranges.pop()
+        self._due = distinct(_slots_of(entries))
+        self._entries -= len(entries) - len(self._due)
         return True
+
+    def _open_bucket(self) -> None:
+        bucket = self._buckets.peekitem(0)[0]
+        if bucket in self._wide:
+            self._widen(bucket)
+            ranges = self._wide.pop(bucket)
+            del self._buckets[bucket]
+            self._due_ranges = [ranges[number] for number in sorted(ranges, reverse=True)]
+        else:
+            self._due_ranges = [self._buckets.pop(bucket)]
+        self._stale.pop(bucket, None)
+        self._due_bucket = bucket
+        self._first = self._buckets.peekitem(0)[0] if self._buckets else NO_BUCKET
+
+    # --- all of it ------------------------------------------------------------------------------------------------
 
     def valid_entries(self) -> dict[int, int]:
         """Every entry that counts, as slot and bucket: for invariants."""
+        filed = [(bucket, slots) for bucket, slots in self._buckets.items()]
+        filed += [(bucket, slots) for bucket, ranges in self._wide.items() for slots in ranges.values()]
+        filed += [(self._due_bucket, slots) for slots in (self._due.tolist(), *self._due_ranges)]
         timers = self._table.timer
-        found = {slot: bucket for bucket, slots in self._buckets.items() for slot in slots if timers[slot] == bucket}
-        found.update((slot, self._due_bucket) for slot in self._due.tolist() if timers[slot] == self._due_bucket)
-        return found
+        return {slot: bucket for bucket, slots in filed for slot in slots if timers[slot] == bucket}
 
     def rebuild(self) -> None:
-        """From the column alone: after a restore, or to drop stale entries."""
-        self._buckets.clear()
-        self._due, self._due_bucket, self._first, self._entries = NOTHING, NO_BUCKET, NO_BUCKET, 0
+        """From the column alone, after a restore."""
+        self.__init__(self._table)  # type: ignore[misc]
         timers = self._table.column("timer")[: self._table.used].astype(np.int64)
         slots = np.flatnonzero(timers)
         self._enter(slots, timers[slots])
+
+
+def _slots_of(entries: array[int]) -> Slots:
+    return np.frombuffer(entries, dtype=np.uint32).astype(np.int64)
+
+
+def _grouped(slots: Slots, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots]]:
+    """Each group with its slots, in order."""
+    if not len(slots):
+        return
+    order = np.argsort(groups, kind="stable")
+    slots, groups = slots[order], groups[order]
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(slots)], strict=True):
+        yield int(groups[start]), slots[start:end]
 
 
 class Agenda:

@@ -44,9 +44,9 @@ def held_slot(state: State, key: int, client: int) -> int:
 
 
 def reentrant(state: State, ask: Waiter, key: int, slot: int) -> bool:
-    """Whoever holds a key may enter it again, but not turn a shared hold into an exclusive one."""
-    stronger = ask.mode == "exclusive" and state.locks[key].mode == "shared"
-    return not stronger and state.leases.session[slot] == ask.session
+    """Whoever holds a key may enter it again, the same way and for the same session."""
+    lock = state.locks[key]
+    return (lock.mode, lock.permits, state.leases.session[slot]) == (ask.mode, ask.permits, ask.session)
 
 
 def fits(state: State, ask: Waiter, key: int) -> bool:
@@ -165,9 +165,15 @@ def end_hold(state: State, key: int, slot: int, how: HoldEnd) -> None:
 
 
 def dismiss(state: State, waiter: Waiter, how: Literal["expired", "cancelled"]) -> None:
-    """Takes a waiter out of all its queues ungranted. The caller settles its keys."""
+    """Takes a waiter out of all its queues ungranted. The caller settles its keys.
+
+    A wait that was cancelled was not in vain, it was left: asked for again, it begins anew.
+    """
     _remove(state, waiter)
-    _conclude(state, waiter, busy(state, waiter))
+    if how == "expired":
+        _conclude(state, waiter, busy(state, waiter))
+    elif waiter.request_id is not None:
+        state.requests.forget(key_of(waiter.namespace, waiter.request_id))
     text, client = state.names.text(waiter.keys[0]), state.names.text(waiter.client)
     state.emit(
         "wait_expired" if how == "expired" else "wait_cancelled", waiter.namespace, text, client,
@@ -211,6 +217,8 @@ def settle(state: State, keys: Iterable[int]) -> None:
         _end_lapsed(state, key)
         while key in state.queues:
             waiter = state.waiters[next(iter(state.queues[key]))]
+            # Also of its other keys: a hold that is over must neither keep the waiter out nor let it in beside itself.
+            work.extend(other for other in waiter.keys if other != key and _end_lapsed(state, other))
             if not alive(state, waiter):
                 dismiss(state, waiter, "expired")
             elif _ready(state, waiter):
@@ -223,12 +231,13 @@ def settle(state: State, keys: Iterable[int]) -> None:
         _forget_idle(state, key)
 
 
-def _end_lapsed(state: State, key: int) -> None:
-    for slot in state.locks[key].holders:
-        if leases.effective_expiry(state, slot) <= state.now_ms:
-            session = state.leases.session[slot]
-            deleted = session and state.sessions.state[session - 1] == DELETED
-            end_hold(state, key, slot, "lock_released" if deleted else "lock_expired")
+def _end_lapsed(state: State, key: int) -> bool:
+    lapsed = [slot for slot in state.locks[key].holders if leases.effective_expiry(state, slot) <= state.now_ms]
+    for slot in lapsed:
+        session = state.leases.session[slot]
+        deleted = session and state.sessions.state[session - 1] == DELETED
+        end_hold(state, key, slot, "lock_released" if deleted else "lock_expired")
+    return bool(lapsed)
 
 
 def _forget_idle(state: State, key: int) -> None:

@@ -8,21 +8,28 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
-from tests.cli.processes import Up
 from tests.waiting import wait_until
 
 GRACE_S = 30
+
+
+class Reachable(Protocol):
+    """Three running nodes."""
+
+    def endpoint(self, number: int) -> str: ...
+
+    def cluster(self, number: int) -> dict[str, Any] | None: ...
 
 
 @dataclass
 class Nodes:
     """The nodes by number, from 1. Requests to one of them, or to whichever answers."""
 
-    up: Up
+    up: Reachable
     session: aiohttp.ClientSession
     alive: list[int] = field(default_factory=lambda: [1, 2, 3])
 
@@ -62,7 +69,7 @@ class Nodes:
         return number
 
 
-def with_nodes(up: Up, scenario: Callable[[Nodes], Awaitable[None]], timeout_s: float = 60) -> None:
+def with_nodes(up: Reachable, scenario: Callable[[Nodes], Awaitable[None]], timeout_s: float = 60) -> None:
     async def run() -> None:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:

@@ -105,6 +105,57 @@ def test_a_waiter_whose_connection_closes_is_never_granted(cluster: Up) -> None:
     with_nodes(cluster, scenario)
 
 
+def test_broken_connections_and_their_retries_meet_in_any_order(cluster: Up) -> None:
+    """Each breaks off and asks again elsewhere under its id, before or after its place is given up: it waits, is
+    granted once, keeps what it was told of, and leaves nothing behind."""
+
+    async def scenario(nodes: Nodes) -> None:
+        key, clients = "broken", 60
+        _, held = await nodes.post(1, "/locks/acquire", ask(key, "holder"))
+        waiting = asyncio.Event()
+        insisting: list[str] = []
+
+        async def client(number: int) -> int:
+            name = f"b{number}"
+            body = ask(key, name, block_time_ms=60_000, request_id=f"broken-{number}")
+            for node in (1, 2, 3):
+                broken = asyncio.ensure_future(nodes.post((number + node) % 3 + 1, "/locks/acquire", body))
+                if (number + node) % 4:
+
+                    async def queued() -> bool:
+                        return name in await queue(nodes, key)
+
+                    await until(queued, "its place in the queue")
+                broken.cancel()
+            again = asyncio.ensure_future(nodes.insist("/locks/acquire", body, number))
+            insisting.append(name)
+            await waiting.wait()
+            status, granted = await again
+            assert (status, granted["hold_count"]) == (200, 1), granted
+            release = {"lock_key": key, "client_id": name, "fencing_token": granted["fencing_token"]}
+            status, released = await nodes.insist("/locks/release", {**release, "request_id": f"out-{number}"}, number)
+            assert (status, released["hold_count"]) == (200, 0), (name, granted, released)
+            return int(granted["fencing_token"])
+
+        tasks = [asyncio.ensure_future(client(number)) for number in range(clients)]
+
+        async def all_wait() -> bool:
+            return len(insisting) == clients == len(await queue(nodes, key))
+
+        await until(all_wait, "every client in the queue")
+        waiting.set()
+        release = {"lock_key": key, "client_id": "holder", "fencing_token": held["fencing_token"]}
+        assert (await nodes.post(2, "/locks/release", release))[0] == 200
+        assert len(set(await asyncio.gather(*tasks))) == clients
+
+        async def free() -> bool:
+            return (await nodes.get(1, f"/locks/{key}"))[0] == 404
+
+        await until(free, "the lock to be free")
+
+    with_nodes(cluster, scenario, 100)
+
+
 def test_waiting_ends_with_409_in_its_time(cluster: Up) -> None:
     async def scenario(nodes: Nodes) -> None:
         await nodes.post(1, "/locks/acquire", ask("busy", "holder"))

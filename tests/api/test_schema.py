@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.cli.processes import Up
 
 
+@pytest.mark.timeout(400)
 def test_the_cluster_keeps_to_its_own_document(cluster: Up) -> None:
     run = subprocess.run(
         [
@@ -18,6 +21,6 @@ def test_the_cluster_keeps_to_its_own_document(cluster: Up) -> None:
             "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
             "response_schema_conformance,response_headers_conformance",
         ],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=380, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-8_000:]

@@ -27,17 +27,17 @@ class Progress:
 
     def check(self, when: str) -> None:
         began = self._world.now
-        self._wait(self._settled, f"no leader that all members follow {when}")
+        self.wait(self.settled, f"no leader that all members follow {when}")
         self._round += 1
         done: list[str] = []
         names = [node.options.node_id for node in self.present()]
         for name in names:
             write_then_read(self._world, name, f"round-{self._round}", done.append)
-        self._wait(lambda: len(done) == len(names), f"no write and read on every member {when}")
-        self._wait(self._equal, f"the members do not reach the same state {when}")
+        self.wait(lambda: len(done) == len(names), f"no write and read on every member {when}")
+        self.wait(self._equal, f"the members do not reach the same state {when}")
         self.slowest = max(self.slowest, self._world.now - began)
 
-    def _wait(self, condition, what: str) -> None:
+    def wait(self, condition, what: str) -> None:
         if not self._world.run_until(condition, self._seconds):
             told = "; ".join(
                 f"{node.options.node_id}: term {node.engine.term} leader {node.engine.leader} "
@@ -46,7 +46,7 @@ class Progress:
             )
             raise Violation("progress", f"{what} within {self._seconds} s ({told})")
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         leader = self._world.leader()
         if leader is None or not leader.leadership.ready or leader.membership.learners:
             return False

@@ -168,6 +168,9 @@ def test_settings_reach_the_cluster_options() -> None:
         ({"peer": "127.0.0.1:7101"}, ["http and peer are both", "its own port"]),
         ({"http": "0.0.0.0:7101"}, ["http '0.0.0.0:7101' is no address others can dial", "add http_advertise"]),
         ({"http": "10.0.0.1:7101"}, ["http '10.0.0.1:7101' is open to other hosts", "insecure = true"]),
+        ({"grpc": "7301"}, ["grpc '7301' must be host:port"]),
+        ({"grpc": "127.0.0.1:7201"}, ["grpc '127.0.0.1:7201' is the address of http or peer too", "its own port"]),
+        ({"grpc": "0.0.0.0:7301"}, ["grpc '0.0.0.0:7301' is open to other hosts", "insecure = true"]),
         ({"peer": "10.0.0.1:7201"}, ["published development secret", "openssl rand"]),
         ({"secret": None}, ["secret_file is missing", "openssl rand"]),
         ({"secret": "short"}, ["secret holds 5 bytes", "at least 16"]),
@@ -199,6 +202,13 @@ def test_refusals_name_the_key_and_the_fix(changes: dict[str, Any], words: list[
 def test_insecure_is_the_way_out() -> None:
     config = parse_config(minimal(http="10.0.0.1:7101", peer="10.0.0.1:7201", insecure=True), Path("/"))
     assert config.insecure
+
+
+def test_grpc_without_its_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_config(minimal(grpc="127.0.0.1:7301"), Path("/")).grpc == "127.0.0.1:7301"
+    monkeypatch.setattr("coordinator.config.find_spec", lambda package: None if package == "grpc" else True)
+    assert "pip install 'holdfast[grpc]'" in refusal(minimal(grpc="127.0.0.1:7301"))
+    assert parse_config(minimal(), Path("/")).grpc is None
 
 
 def test_a_secret_file_others_can_read_is_refused(tmp_path: Path) -> None:

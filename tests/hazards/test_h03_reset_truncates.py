@@ -19,7 +19,7 @@ _ENTRIES = 20
 
 def lost_by_second_copy(guards: Guards) -> str | None:
     """p03 of the proofs: pipelined heartbeats to a follower that missed everything."""
-    world = Directed(3, guards=guards, limits=Limits(append_bytes=4096))
+    world = Directed(3, guards=guards, limits=Limits(append_bytes=4500))
     world.begin("n1")
     world.pin("n2", "n3")
     world.split({"n1"}, {"n2"}, {"n3"})

@@ -1,11 +1,13 @@
 """H13: the library's peer port unpickles whatever arrives, and its utility messages change members for anybody.
 
 Ours carries msgpack of a closed table, so the proof here is that no unpickler of the library is ever called while a
-cluster does all it can do, and strangers' messages come in between.
+cluster does all it can do, and strangers' messages come in between. No release may hold code that unpickles what a
+peer sends, not even behind a switch; so the tests put the library's own back in the place of ours.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pickle
 import pkgutil
@@ -14,18 +16,23 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import pysyncobj
+import pysyncobj.pickle
 import pytest
 from pysyncobj.poller import createPoller
 from pysyncobj.tcp_connection import TcpConnection
 
-from cluster.frames import FrameError, decode, encode
-from cluster.options import Limits
+from cluster import link
+from cluster.engine import _Core
+from cluster.frames import FrameError, FrameReader, decode, encode
+from cluster.options import MIB, Limits
 from cluster.ports import Committed
 from tests.hazards.bare import BareRegister, bare_network, elect, make, step
 from tests.hazards.schedule import Directed
+from tests.transport.nodes import Node, run, started
+from tests.transport.test_links import as_peer, authentic
 
 EXECUTED: list[str] = []
 
@@ -42,6 +49,7 @@ class _Hostile:
 
 
 _PAYLOAD = pickle.dumps(_Hostile(), 2)
+_MEMBERSHIP = 2
 _MESSAGES: list[dict[str, Any]] = [
     {"type": "apply_command", "command": b"\x00" + _PAYLOAD},
     {"type": "apply_command", "command": b"\x02" + _PAYLOAD, "request_id": 1},
@@ -116,6 +124,76 @@ def test_the_table_has_no_row_for_the_library_s_own_commands() -> None:
             encode(message)
     with pytest.raises(FrameError):
         decode(_PAYLOAD)
+
+
+def ran_by_a_frame() -> list[str]:
+    """Whoever has proved the secret sends a pickle instead of a message."""
+    EXECUTED.clear()
+
+    async def scenario() -> None:
+        node = Node("n1")
+        node.transport.set_peers({"n2": "127.0.0.1:1"})
+        async with started(node):
+            reader, writer, dialer = await authentic(node, as_peer("n2"))
+            assert dialer.established is not None
+            session = dialer.established.session()
+            writer.write(session.seal(_PAYLOAD))
+            writer.write(session.seal(b"no message at all"))
+            async with asyncio.timeout(10):
+                with suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+
+    run("asyncio", scenario())
+    return EXECUTED[:]
+
+
+def test_a_frame_of_a_peer_runs_nothing() -> None:
+    assert ran_by_a_frame() == []
+
+
+def test_with_the_library_s_decoder_a_peer_runs_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpickle(body: bytes) -> Any:
+        try:
+            return pysyncobj.pickle.loads(body)
+        except pickle.UnpicklingError as error:
+            raise FrameError("malformed", "the end of the test") from error
+
+    monkeypatch.setattr(link, "decode", unpickle)
+    assert ran_by_a_frame() == ["code of a stranger"]
+
+
+def ran_by_an_entry(taken_away: Callable[[], None]) -> list[str]:
+    """A pickle gets into the leader's log."""
+    EXECUTED.clear()
+    world = Directed(13)
+    leader = world.begin("n1")
+    taken_away()
+    world.call("n1", lambda: leader.engine._core._applyCommand(_PAYLOAD, None, _MEMBERSHIP))
+    with suppress(TypeError):  # what came out of the pickle is no membership command; by then it has run
+        world.run(1)
+    return EXECUTED[:1]
+
+
+def test_an_entry_runs_nothing() -> None:
+    assert ran_by_an_entry(lambda: None) == []
+
+
+def test_with_the_library_s_apply_an_entry_runs_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_away = partial(monkeypatch.delattr, _Core, "_SyncObj__doApplyCommand")
+    assert ran_by_an_entry(taken_away) == ["code of a stranger"]
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_a_length_over_the_cap_is_refused_before_anything_is_gathered(*, capped: bool) -> None:
+    reader = FrameReader(MIB if capped else 2**32)
+    claims_all_memory = struct.pack(">IQ16s", 2**32 - 1, 1, bytes(16))
+    if capped:
+        with pytest.raises(FrameError, match="over the limit"):
+            list(reader.feed(claims_all_memory))
+    else:
+        assert [list(reader.feed(chunk)) for chunk in (claims_all_memory, bytes(2 * MIB))] == [[], []]
+        assert len(reader._buffer) > 2 * MIB
 
 
 def test_the_library_runs_code_of_one_unauthenticated_frame() -> None:

@@ -10,8 +10,44 @@ from pathlib import Path
 import pytest
 from pysyncobj.journal import createJournal
 
+from cluster.guards import ALL_ON, Guards
 from tests.hazards.bare import bare_network, elect, make, step
-from tests.hazards.schedule import Directed
+from tests.hazards.schedule import Directed, without
+
+
+def applied_uncommitted(guards: Guards) -> str | None:
+    """n1 and n2 of five have an entry that the other three overwrite; n2 restarts before it hears of that."""
+    world = Directed(19, 5, guards=guards)
+    world.begin("n1")
+    world.commit("n1", "put", "k", "committed")
+    world.run(0.2)
+    world.split({"n1", "n2"}, {"n3", "n4", "n5"})
+    before = world.node("n2").journal.last_index
+    world.append("n1", "put", "k", "uncommitted")
+    world.reach(lambda: world.node("n2").journal.last_index > before, 0.5)
+    world.run(0.05)
+    world.split({"n1"}, {"n2"}, {"n3", "n4", "n5"})
+    world.crash("n2")
+    world.start("n2")
+    world.run(0.1)
+    applied = world.node("n2").engine.applied_index
+    world.elect("n3")
+    world.commit("n3", "put", "k", "another")
+    if applied > before:
+        return f"n2 has applied {world.value('n2', 'k')!r}, the cluster has {world.value('n3', 'k')!r}"
+    world.split()
+    world.reach(lambda: world.caught_up("n2"), 10)
+    assert world.value("n2", "k") == "another"
+    return None
+
+
+def test_after_a_restart_only_the_leader_says_what_is_committed() -> None:
+    assert applied_uncommitted(ALL_ON) is None
+
+
+def test_without_the_guard_it_applies_what_is_overwritten_elsewhere() -> None:
+    found = applied_uncommitted(without("journal.commit_told"))
+    assert found == "n2 has applied 'uncommitted', the cluster has 'another'"
 
 
 def test_a_restarted_node_applies_only_what_its_leader_has_committed() -> None:

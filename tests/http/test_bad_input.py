@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import urllib.parse
 from typing import Any
 
 import msgpack
 import pytest
+from yarl import URL
 
 from coordinator.http.bodies import PACKED
 from coordinator.machine import commands as c
@@ -20,24 +22,39 @@ RENEW: dict[str, Any] = {"lock_key": "k", "client_id": "a", "fencing_token": 1, 
 LEASE: dict[str, Any] = {"resource_id": "r", "client_id": "a", "lease_duration_ms": 1_000}
 BEAT: dict[str, Any] = {"client_id": "a", "lease_ids": ["0000000100000000"], "extend_duration_ms": 1_000}
 
+BREAKING = ["\x00", "a\nb", "a\r", "\t", "\x1b[2J", "\x7f", "\x85", "a\u2028b"]
+"""Control characters and line breaks: in a log or on a screen such a name is not what it is."""
+
 WRONG: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     "/locks/acquire": (
         LOCK,
         {
-            "lock_key": ["", "x" * 256, 1, None, True, [], {}, "\ud800"],
-            "client_id": ["", 7, None],
+            "lock_key": ["", "x" * 256, 1, None, True, [], {}, "\ud800", *BREAKING],
+            "client_id": ["", 7, None, *BREAKING],
             "lease_time_ms": [0, -1, MAX_TTL_MS + 1, 1.5, "10", None, True, 10**30, [1]],
             "block_time_ms": [-1, MAX_BLOCK_MS + 1, None, "0"],
             "mode": ["EXCLUSIVE", "", 1],
             "permits": [0, -1, 1 << 40],
             "session_id": ["", "xyz", "0" * 16, "1" * 17, 5],
             "lock_delay_ms": [-1, 10**9],
-            "request_id": ["", "x" * 129, "é" * 100, 5],
+            "request_id": ["", "x" * 129, "é" * 100, 5, "a\n"],
         },
     ),
     "/locks/acquire-many": (
         {"lock_keys": ["a"], "client_id": "a", "lease_time_ms": 1},
-        {"lock_keys": [[], ["a", "a"], ["a", ""], ["a", 1], "a", ["k"] * 65, {"a": 1}, [f"{n}" for n in range(10**6)]]},
+        {
+            "lock_keys": [
+                ["a", "\x00"],
+                [],
+                ["a", "a"],
+                ["a", ""],
+                ["a", 1],
+                "a",
+                ["k"] * 65,
+                {"a": 1},
+                [f"{n}" for n in range(10**6)],
+            ]
+        },
     ),
     "/locks/renew": (
         RENEW,
@@ -49,7 +66,11 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     ),
     "/leases/acquire": (
         LEASE,
-        {"resource_id": ["", "x" * 256, 3], "lease_duration_ms": [0, 1 << 62], "max_lifetime_ms": [0, -5, 1 << 62]},
+        {
+            "resource_id": ["", "x" * 256, 3, *BREAKING],
+            "lease_duration_ms": [0, 1 << 62],
+            "max_lifetime_ms": [0, -5, 1 << 62],
+        },
     ),
     "/leases/acquire-batch": (
         {"resource_ids": ["r"], "client_id": "a", "lease_duration_ms": 1},
@@ -184,6 +205,57 @@ def test_urls_and_headers() -> None:
                 answer = await client.post("/api/v1/locks/acquire", json=LOCK, headers={name: value})
                 assert (answer.status, (await answer.json())["error"]["details"]["field"]) == (400, name)
         assert host.proposed == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "field"),
+    [
+        ("GET", "/locks/%ff", "key"),
+        ("GET", "/locks/a%C3", "key"),
+        ("GET", "/locks/a%2", "key"),
+        ("GET", "/locks/a%zz", "key"),
+        ("GET", "/locks/a%00b", "key"),
+        ("GET", "/locks/a%0Ab", "key"),
+        ("GET", "/locks?prefix=%ff", "prefix"),
+        ("GET", "/locks?limit=1&prefix=a%ffb", "prefix"),
+        ("GET", "/locks?prefix=%0d", "prefix"),
+        ("GET", "/locks?after=50%", "after"),
+        ("GET", "/leases/%ff", "lease_id"),
+        ("PUT", "/namespaces/%fe%ff", "name"),
+        ("DELETE", "/namespaces/a%0a", "name"),
+        ("DELETE", "/cluster/members/%ff", "id"),
+    ],
+)
+def test_escapes_that_are_no_text(method: str, target: str, field: str) -> None:
+    """Sent byte for byte: a client library would mend them first."""
+
+    async def run() -> None:
+        host = LoneHost()
+        async with serving(host) as client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            writer.write(f"{method} /api/v1{target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 400 "), head
+            assert json.loads(body)["error"]["details"]["field"] == field
+        assert host.proposed == []
+
+    asyncio.run(run())
+
+
+def test_escapes_that_are_text_are_read_as_it() -> None:
+    async def run() -> None:
+        host = LoneHost()
+        async with serving(host) as client:
+            for name in ("a b", "50%", "%ff", "é/ü", "a+b", "日本", "\u200b"):
+                host.run(c.AcquireLock(name, "a", 10_000))
+                quoted = urllib.parse.quote(name)
+                answer = await client.get(URL(f"/api/v1/locks/{quoted}", encoded=True))
+                assert (await answer.json()).get("lock_key") == name
+                answer = await client.get(URL(f"/api/v1/locks?prefix={quoted}", encoded=True))
+                assert [lock["lock_key"] for lock in (await answer.json())["locks"]] == [name]
 
     asyncio.run(run())
 

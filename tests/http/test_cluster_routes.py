@@ -111,6 +111,10 @@ def test_outcomes(outcome: Outcome, status: int, meaning: str) -> None:
         ("DELETE", "/members/n4?timeout_ms=0", b"", 400, "bad_request"),
         ("DELETE", "/members/n4?timeout_ms=1e3", b"", 400, "bad_request"),
         ("DELETE", "/members/n4?timeout_ms=" + "9" * 4000, b"", 400, "bad_request"),
+        ("DELETE", "/members/n4", b'{"force": true}', 400, "bad_request"),
+        ("DELETE", "/members/n4", b"{", 400, "bad_request"),
+        ("POST", "/transfer", b'{"request_id": ""}', 400, "bad_request"),
+        ("POST", "/snapshot", b'{"request_id": 5}', 400, "bad_request"),
         ("POST", "/transfer", b'{"target": true}', 400, "bad_request"),
         ("PUT", "/transfer", b"", 405, "method_not_allowed"),
         ("GET", "/nothing", b"", 404, "not_found"),
@@ -131,6 +135,39 @@ def test_refused_requests_never_reach_the_host(method: str, path: str, body: byt
 
     with_client(host, scenario)
     assert host.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "denied", "status"),
+    [
+        ("POST", "/members", {"id": "n3", "peer": "127.0.0.1:2", "http": "127.0.0.1:1"}, "member_exists", 200),
+        ("POST", "/members", {"id": "n3", "peer": "127.0.0.1:9", "http": "127.0.0.1:1"}, "member_exists", 409),
+        ("POST", "/members", {"id": "n3", "peer": "127.0.0.1:2", "http": "127.0.0.1:1"}, "change_pending", 409),
+        ("DELETE", "/members/n4", {}, "not_a_member", 200),
+        ("DELETE", "/members/n4", {}, "quorum_at_risk", 503),
+        ("POST", "/transfer", {"target": "n1"}, "no_target", 200),
+        ("POST", "/transfer", {"target": "n2"}, "no_target", 409),
+        ("POST", "/transfer", {}, "no_target", 409),
+    ],
+)
+@pytest.mark.parametrize("where", ["body", "header", "nowhere"])
+def test_with_a_request_id_what_is_so_already_is_done(
+    method: str, path: str, body: dict[str, Any], denied: str, status: int, where: str
+) -> None:
+    """A repeat after an unknown outcome, perhaps at a new leader: it asks for what is so."""
+
+    async def scenario(client: Client) -> None:
+        said = {**body, "request_id": "id"} if where == "body" else body
+        headers = {"Idempotency-Key": "id"} if where == "header" else {}
+        answer = await client.request(method, "/api/v1/cluster" + path, json=said, headers=headers)
+        if where == "nowhere":
+            assert answer.status in (404, 409, 503)
+        else:
+            assert answer.status == status, await answer.text()
+        if answer.status == 200:
+            assert (await answer.json())["cluster_id"] == "c"
+
+    with_client(ScriptedHost(outcome=Denied(denied, "m")), scenario)
 
 
 def test_a_chunked_body_is_stopped_at_the_cap() -> None:

@@ -127,6 +127,35 @@ def test_a_closed_connection_leaves_the_queue() -> None:
     scenario(run)
 
 
+def test_after_a_broken_connection_the_same_request_waits_again() -> None:
+    async def run(host: LoneHost, client: Client) -> None:
+        (held,) = host.run(c.AcquireLock("k", "holder", 10_000))
+        body = {**LOCK, "block_time_ms": 60_000, "request_id": "id"}
+        broken = asyncio.ensure_future(client.post(API + "/locks/acquire", json=body))
+        await until(lambda: host.replica.machine.counts().waiters, "the waiter in the queue")
+        broken.cancel()
+        await until(lambda: not host.replica.machine.counts().waiters, "the waiter to have left")
+        again = asyncio.ensure_future(post(client, "/locks/acquire", body))
+        await until(lambda: host.replica.machine.counts().waiters, "the waiter in the queue again")
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        status, granted = await again
+        assert (status, granted["acquired"], granted["hold_count"]) == (200, True, 1)
+
+    scenario(run)
+
+
+def test_entering_again_in_another_way_is_a_conflict() -> None:
+    async def run(host: LoneHost, client: Client) -> None:
+        await post(client, "/locks/acquire", LOCK)
+        for more, code in (({"mode": "shared"}, "mode_mismatch"), ({"permits": 2}, "permits_mismatch")):
+            status, refused = await post(client, "/locks/acquire", {**LOCK, **more})
+            assert (status, refused["error"]["code"], refused["acquired"]) == (409, code, False)
+            assert refused["error"]["details"]["field"] == next(iter(more))
+        assert (await get(client, "/locks/k"))[1]["holders"][0]["hold_count"] == 1
+
+    scenario(run)
+
+
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
@@ -270,8 +299,44 @@ def test_a_request_id_applies_once() -> None:
             assert answer["ttl_ms"] == first["ttl_ms"] - 400
         status, refused = await post(client, "/locks/acquire", {**LOCK, "lock_key": "other", "request_id": "id"})
         assert (status, refused["error"]["code"]) == (409, "request_id_reused")
-        both = (await post(client, "/locks/acquire", {**LOCK, "request_id": "id"}, **{"Idempotency-Key": "other"}))[1]
-        assert both["hold_count"] == 1
+        status, both = await post(client, "/locks/acquire", {**LOCK, "request_id": "id"}, **{"Idempotency-Key": "id"})
+        assert (status, both["hold_count"]) == (200, 1)
+
+    scenario(run)
+
+
+def test_two_request_ids_in_one_request_are_refused() -> None:
+    """Whichever was taken, a retry that has only the other would be another request."""
+
+    async def run(host: LoneHost, client: Client) -> None:
+        session = f"/sessions/{1:016x}"
+        for method, path, body in (
+            ("POST", "/locks/acquire", LOCK), ("POST", "/leases/acquire", LEASE), ("DELETE", session, {}),
+            ("POST", session + "/heartbeat", {}), ("PUT", "/namespaces/n", {}), ("DELETE", "/namespaces/n", {}),
+        ):  # fmt: skip
+            said, headers = {**body, "request_id": "one"}, {"Idempotency-Key": "two"}
+            answer = await client.request(method, API + path, json=said, headers=headers)
+            error = (await answer.json())["error"]
+            assert (answer.status, error["details"]["field"]) == (400, "request_id"), (path, error)
+        assert host.proposed == []
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("where", ["body", "header"])
+def test_a_delete_takes_a_request_id(where: str) -> None:
+    async def run(host: LoneHost, client: Client) -> None:
+        session = (await post(client, "/sessions", {"client_id": "a", "ttl_ms": 60_000}))[1]["session_id"]
+        await post(client, "/leases/acquire", {**LEASE, "session_id": session})
+        said: dict[str, Any] = {"json": {"request_id": "id"}}
+        if where == "header":
+            said = {"headers": {"Idempotency-Key": "id"}}
+        for _ in range(2):
+            answer = await client.delete(f"{API}/sessions/{session}", **said)
+            assert (answer.status, (await answer.json())["leases"]) == (200, 1)
+        assert (await client.delete(f"{API}/sessions/{session}")).status == 404, "without the id it is another request"
+        answer = await client.delete(f"{API}/sessions/{session}", json={"force": True})
+        assert (answer.status, (await answer.json())["error"]["details"]["field"]) == (400, "force")
 
     scenario(run)
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from cluster.ports import Denied
 from coordinator.http import watch
 from coordinator.machine import commands as c
 from coordinator.machine.events import Compacted, EventRing
@@ -244,6 +245,38 @@ def test_a_long_backlog_is_read_in_pieces_and_whole() -> None:
             assert keys(await sse(answer, 1)) == [("lease_acquired", f"r{3 * EVENTS_A_READ - 1}")]
 
     scenario(run)
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+def test_a_place_the_log_has_not_reached_is_refused(behind: int) -> None:
+    """A node that is behind catches up first: what another node has told is no future."""
+
+    class Behind(LoneHost):
+        async def read_index(self, timeout: float) -> int | Denied:
+            for number in range(behind):
+                self.run(c.AcquireLease(f"r{number}", "a", 60_000))
+            return await super().read_index(timeout)
+
+    async def run(host: LoneHost, client: Client) -> None:
+        host.run(c.AcquireLease("r", "a", 60_000))
+        async with client.get(f"{WATCH}?from_revision=2", headers=SSE) as answer:
+            assert (answer.status, host.reads) == (200, 0), "what is known here needs no other node"
+        first = 1 + behind
+        for name, query, headers in (
+            ("from_revision", f"?from_revision={first + 2 + behind}", SSE),
+            ("after", f"?after={first + 2 * behind + 1}.1", SSE),
+            ("Last-Event-ID", "", {**SSE, "Last-Event-ID": f"{first + 3 * behind + 1}"}),
+        ):
+            async with client.get(WATCH + query, headers=headers) as answer:
+                error = (await answer.json())["error"]
+                assert (answer.status, error["details"]["field"]) == (400, name), error
+                assert error["details"]["revision"] == host.applied
+        async with client.get(f"{WATCH}?from_revision={host.applied + 1 + behind}", headers=SSE) as answer:
+            assert answer.status == 200
+            host.run(c.AcquireLease("next", "a", 1_000))
+            assert keys(await sse(answer, 1))[0][0] == "lease_acquired"
+
+    scenario(run, Behind())
 
 
 @pytest.mark.parametrize("place", ["12.", ".", ".1", "1.x", "-1"])

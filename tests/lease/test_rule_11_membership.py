@@ -1,7 +1,15 @@
 """Rule 11: while a membership change is not committed, the lease must hold under both configurations.
 
-With one change of one voter at a time, majorities before and after always meet; the rule is the second line of
-defence. So the double lease needs two changes at once, that is, H6's guard off as well.
+Off alone, a leader holds a lease by fewer answers than a quorum of the committed configuration: the first schedule. It
+never becomes a second lease, whatever the schedule. Let n1 lead in term t, its change from C to C' not committed, and
+let X be the first leader elected after t. H6's guard lets C and C' differ by one voter at most, and n1 begin only when
+its term's first entry is committed by a quorum of C. X has entries of no term after t, so its configuration is C, C' or
+an older change that never was committed; but every quorum of such a one has a member that holds the first entry of n1,
+or of a leader before it, and votes for nobody without. So X has the votes of a quorum of C or of C'. That meets the
+quorum of C' by which n1 holds its lease, in n1 or in one that answered it. n1 would have stepped down to vote. The
+other votes when its promise to n1 is over (rules 1, 2), or when n1 has given its lease up (rule 9), and then takes no
+more appends of n1, so that lease never comes back. Hence two leases take two changes at once, that is, H6's guard off
+as well: the second schedule.
 """
 
 from __future__ import annotations

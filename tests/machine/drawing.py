@@ -10,6 +10,7 @@ from tests.machine.twin import TICK_MS, Twin, packed, ticks
 
 CLIENTS = ("ann", "bob", "cyd")
 RESOURCES = ("r1", "r2", "r3")
+BATCH = (*(f"b{number}" for number in range(12)), "r1")
 KEYS = ("k1", "k2", "k3")
 TICKS = (1, 2, 3, 8, 300)
 Choose = Callable[[Sequence[Any]], Any]
@@ -49,15 +50,19 @@ def token_of(twin: Twin, choose: Choose, key: str, client: str) -> int:
 def draw_command(twin: Twin, choose: Choose) -> c.Command:
     client, extend = choose(CLIENTS), ticks(choose(TICKS))
     match choose(
-        ("acquire",) * 3 + ("release", "renew", "heartbeat", "session", "beat", "delete")
+        ("acquire",) * 2 + ("batch",) * 2 + ("release", "renew", "heartbeat", "session", "beat", "delete")
         + ("lock",) * 6 + ("many",) * 2 + ("relock",) * 2 + ("unlock",) * 4 + ("break", "cancel")
     ):  # fmt: skip
         case "acquire":
             session = session_or_none(twin, choose)
             lifetime = choose((None, None, ticks(5), ticks(1)))
             return c.AcquireLease(choose(RESOURCES), owner(twin, choose, session), extend, session, lifetime)
+        case "batch":
+            session, lifetime = session_or_none(twin, choose), choose((None, None, ticks(5)))
+            names = choose((RESOURCES, RESOURCES[::-1], RESOURCES[:2], (*RESOURCES[1:], *RESOURCES[:2]), BATCH))
+            return c.AcquireLeases(names, owner(twin, choose, session), extend, session, lifetime)
         case "release":
-            return c.ReleaseLease(choose(RESOURCES), client)
+            return c.ReleaseLease(choose((*RESOURCES, *BATCH[:4])), client)
         case "renew":
             number = some_lease(twin, choose)
             known = twin.model.leases.get(number)
@@ -84,4 +89,23 @@ def draw_command(twin: Twin, choose: Choose) -> c.Command:
         case "break":
             return c.BreakLock(choose(KEYS))
         case _:
-            return c.CancelWaiter(choose([*twin.model.waiters, 999_999]))
+            return draw_cancel(twin, choose)
+
+
+def draw_cancel(twin: Twin, choose: Choose) -> c.CancelWaiter:
+    """As a node sends it: with the request it waited for, and the last time it asked; or when it had asked before."""
+    known = list(twin.waits)[-8:]
+    if not known or choose((True, False, False, False)):
+        return c.CancelWaiter(choose([*twin.model.waiters, 999_999]))
+    request_id = choose(known)
+    wait = twin.waits[request_id]
+    return c.CancelWaiter(wait.told.waiter_id, request_id, wait.asked - choose((0, 0, 1)))
+
+
+def draw_again(twin: Twin, choose: Choose) -> tuple[c.Command, bytes] | None:
+    """A request that was told to wait, once more."""
+    known = [key for key, wait in twin.waits.items() if twin.model.now < wait.until][-8:]
+    if not known:
+        return None
+    request_id = choose(known)
+    return twin.waits[request_id].command, request_id

@@ -61,6 +61,8 @@ class Model:
     """Until when a key is kept free."""
     granted: list[tuple[int, str]] = field(default_factory=list)
     """(waiter, key) in the order granted, since the last look."""
+    ended: dict[int, str] = field(default_factory=dict)
+    """How each waiter's wait ended: granted or in vain. One that was cancelled never was."""
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -101,8 +103,7 @@ class Model:
         if number is None:
             return self.fits(key, ask.mode, ask.permits)
         hold = self.leases[number]
-        upgrade = ask.mode == "exclusive" and hold.mode == "shared"
-        return not upgrade and hold.session == ask.session
+        return (hold.mode, hold.permits, hold.session) == (ask.mode, ask.permits, ask.session)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -144,6 +145,7 @@ class Model:
         for number, waiter in list(self.waiters.items()):
             if waiter.deadline <= self.now or not self.session_lives(waiter.session):
                 del self.waiters[number]
+                self.ended[number] = "in vain"
         changed = True
         while changed:
             changed = False
@@ -151,6 +153,7 @@ class Model:
                 first = all(self.queue(key)[0] == number for key in waiter.keys)
                 if first and all(self.can_enter(key, waiter) for key in waiter.keys):
                     del self.waiters[number]
+                    self.ended[number] = "granted"
                     for key in waiter.keys:
                         self.enter(key, waiter, number)
                     changed = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.machine import commands as c
@@ -92,8 +94,64 @@ def test_a_waiter_that_is_gone_is_never_granted(driver: Driver, gone: str) -> No
     driver.unlock(held)
     assert driver.holders() == ["c"]
     assert not driver.machine.is_waiting(waiting.waiter_id)
-    assert isinstance(driver.machine.outcome("default", b"once"), r.LockBusy)
+    told = driver.machine.outcome("default", b"once")
+    assert told is None if gone == "cancelled" else isinstance(told, r.LockBusy)
     assert driver.code(c.CancelWaiter(waiting.waiter_id)) == "unknown_waiter"
+
+
+def test_a_cancelled_wait_asked_for_again_begins_anew(driver: Driver) -> None:
+    """A client whose connection broke and who retries under the same id waits; it is not told of the wait it left."""
+    held = driver.lock(client="a")
+    first = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    assert driver.do(c.CancelWaiter(first.waiter_id, b"id", driver.index)) == r.WaitCancelled()
+    driver.lock(client="c", block_ms=60_000)
+    again = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    assert isinstance(again, r.LockWaiting) and again.waiter_id != first.waiter_id
+    assert driver.queue() == ["c", "b"], "at the end of the queue: it had left"
+    driver.unlock(held)
+    assert driver.holders() == ["c"]
+
+
+def test_who_asked_again_in_time_keeps_its_place(driver: Driver) -> None:
+    """The retry is on another node, and in the log before the first node's cancel."""
+    driver.lock(client="a")
+    first = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    asked = driver.index
+    driver.lock(client="c", block_ms=60_000)
+    assert driver.lock(client="b", block_ms=60_000, request_id=b"id") == first
+    assert driver.code(c.CancelWaiter(first.waiter_id, b"id", asked)) == "asked_again"
+    assert driver.queue() == ["b", "c"]
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+def test_a_cancel_that_comes_after_the_grant(driver: Driver, asked_again: bool) -> None:
+    """Nobody took the grant: it is given back. Somebody asked again and was told of it: it is theirs."""
+    held = driver.lock(client="a")
+    waiting = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    asked = driver.index
+    driver.unlock(held)
+    cancel = c.CancelWaiter(waiting.waiter_id, b"id", asked)
+    if asked_again:
+        granted = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+        assert isinstance(granted, r.LockGranted)
+        assert driver.code(cancel) == "asked_again"
+        assert driver.holders() == ["b"]
+    else:
+        assert driver.do(cancel) == r.WaitCancelled()
+        assert driver.holders() == []
+        assert driver.machine.outcome("default", b"id") is None
+        assert driver.code(cancel) == "unknown_waiter"
+
+
+def test_several_keys_granted_to_nobody_are_given_back(driver: Driver) -> None:
+    held = driver.lock("k2", "a")
+    ask = c.AcquireLocks(("k1", "k2"), "b", 10_000, 60_000)
+    waiting = driver.do(ask, request_id=b"id")
+    asked = driver.index
+    driver.unlock(held)
+    assert driver.holders("k1") == driver.holders("k2") == ["b"]
+    driver.do(c.CancelWaiter(waiting.waiter_id, b"id", asked))
+    assert driver.holders("k1") == driver.holders("k2") == []
 
 
 def test_asking_again_with_the_same_id_tells_how_the_wait_ended(driver: Driver) -> None:
@@ -118,6 +176,29 @@ def test_reentrancy_counts(driver: Driver) -> None:
     assert driver.lock().hold_count == 3, "the holder enters past waiters, else it would wait for itself"
     assert [driver.unlock(first).hold_count for _ in range(3)] == [2, 1, 0]
     assert driver.holders() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "code", "field"),
+    [
+        ({"mode": "shared"}, {}, "mode_mismatch", "mode"),
+        ({}, {"mode": "shared"}, "mode_mismatch", "mode"),
+        ({"permits": 3}, {}, "permits_mismatch", "permits"),
+        ({}, {"permits": 3}, "permits_mismatch", "permits"),
+        ({"permits": 2}, {"mode": "shared"}, "mode_mismatch", "mode"),
+    ],
+)
+def test_entering_again_in_another_way_is_refused(
+    driver: Driver, held: dict[str, Any], asked: dict[str, Any], code: str, field: str
+) -> None:
+    """To go on as if nothing had been asked would leave the client with another lock than it thinks it has."""
+    driver.lock(**held)
+    for block_ms in (0, 1_000):
+        denied = driver.lock(block_ms=block_ms, **asked)
+        assert (denied.code, denied.details["field"]) == (code, field)
+        assert denied.details["held"] == held.get(field, {"mode": "exclusive", "permits": 1}[field])
+    assert driver.code(c.AcquireLocks(("k", "other"), "a", 100, **asked)) == code
+    assert driver.lock(**held).hold_count == 2, "the same way it may"
 
 
 def test_readers_share_and_writers_do_not(driver: Driver) -> None:
@@ -189,6 +270,19 @@ def test_the_delay_follows_an_expiry_but_not_a_release(driver: Driver) -> None:
     held = driver.lock("other", lock_delay_ms=5_000)
     driver.unlock(held)
     assert isinstance(driver.lock("other", "b"), r.LockGranted)
+
+
+def test_the_delay_of_one_key_holds_for_who_waits_for_several(driver: Driver) -> None:
+    """The hold is over but not swept yet when another key's queue moves on: it is no holder to join, and delays."""
+    driver.lock("k1", "reader", 1_000, mode="shared", lock_delay_ms=5_000)
+    driver.do(c.AcquireLocks(("k2", "k1"), "writer", 1_000, 900))
+    driver.do(c.AcquireLocks(("k1", "k2"), "other", 60_000, 60_000, "shared"))
+    driver.pass_time(1_100)
+    assert driver.holders("k1") == driver.holders("k2") == []
+    driver.pass_time(4_899)
+    assert driver.holders("k1") == []
+    driver.pass_time(1)
+    assert driver.holders("k1") == driver.holders("k2") == ["other"]
 
 
 def test_a_break_is_a_third_event_and_the_holder_is_refused(driver: Driver) -> None:

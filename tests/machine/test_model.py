@@ -14,7 +14,7 @@ from coordinator.machine.codec import encode_command
 from coordinator.machine.invariants import check
 from coordinator.machine.machine import Machine
 from coordinator.machine.results import SessionCreated
-from tests.machine.drawing import draw_command
+from tests.machine.drawing import draw_again, draw_command
 from tests.machine.twin import Twin
 
 STEPS_PER_SEED = 400
@@ -26,7 +26,11 @@ def run(seed: int, steps: int) -> Twin:
     for _ in range(steps):
         if chance.random() < 0.3:
             twin.advance(chance.choice((1, 1, 1, 2, 3, 10, 240)))
-        twin.do(draw_command(twin, chance.choice), chance.choice((None, chance.randbytes(4))))
+        again = draw_again(twin, chance.choice) if chance.random() < 0.1 else None
+        if again is not None:
+            twin.do(*again)
+        else:
+            twin.do(draw_command(twin, chance.choice), chance.choice((None, chance.randbytes(4))))
     return twin
 
 
@@ -117,6 +121,12 @@ class MachineAndModel(RuleBasedStateMachine):
         command = draw_command(self.twin, lambda options: drawn.draw(st.sampled_from(list(options))))
         if request_id is None or self.twin.machine.outcome("default", request_id) is None:
             self.twin.do(command, request_id)
+
+    @rule(drawn=st.data())
+    def once_more(self, drawn: st.DataObject) -> None:
+        again = draw_again(self.twin, lambda options: drawn.draw(st.sampled_from(list(options))))
+        if again is not None:
+            self.twin.do(*again)
 
 
 MachineAndModel.TestCase.settings = settings(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from coordinator.machine import commands as c
@@ -50,6 +52,18 @@ def test_an_id_is_forgotten_after_its_time(driver: Driver) -> None:
     assert driver.do(c.CreateSession("a", 1_000), request_id=b"id") != first
 
 
+def test_when_it_was_last_asked_is_remembered_and_restored(driver: Driver) -> None:
+    driver.lock(client="a")
+    waiting = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    first = driver.index
+    driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    other = Machine()
+    other.restore(driver.machine.freeze().chunks())
+    driver.machine = other
+    assert driver.code(c.CancelWaiter(waiting.waiter_id, b"id", first)) == "asked_again"
+    assert driver.do(c.CancelWaiter(waiting.waiter_id, b"id", first + 1)) == r.WaitCancelled()
+
+
 def test_ids_of_two_namespaces_do_not_meet(driver: Driver) -> None:
     driver.do(c.PutNamespace(9, 9, 9, 9, 999), namespace="other")
     driver.do(c.CreateSession("a", 1_000), request_id=b"id")
@@ -68,8 +82,36 @@ def test_a_restored_replica_remembers(driver: Driver) -> None:
 def test_the_oldest_go_first_when_there_are_too_many_or_too_large() -> None:
     requests = Requests(max_requests=3, max_bytes=10_000)
     for number in range(5):
-        requests.remember(key_of(0, bytes([number])), b"", r.LockReleased(number), number)
+        requests.remember(key_of(0, bytes([number])), b"", r.LockReleased(number), number, number)
     assert list(requests.remembered) == [key_of(0, bytes([number])) for number in (2, 3, 4)]
-    requests.remember(key_of(0, b"big"), b"", r.LeasesGranted(bytes(9_700), 1, 1), 9)
+    requests.remember(key_of(0, b"big"), b"", r.LeasesGranted(bytes(9_700), 1, 1), 9, 9)
     assert list(requests.remembered) == [key_of(0, b"big")] or len(requests.remembered) == 2
     assert requests.size_bytes <= 10_000
+
+
+def test_forgetting_the_oldest_costs_the_same_however_many_are_remembered() -> None:
+    """At its limit every new id makes an old one go. Twice as many must not take four times as long."""
+
+    def cost(many: int) -> float:
+        requests = Requests(max_requests=many)
+        for number in range(many):
+            requests.remember(number.to_bytes(8, "big"), b"", r.LeaseReleased(0), 0, 1)
+        began = time.process_time()
+        for number in range(many, 2 * many):
+            requests.remember(number.to_bytes(8, "big"), b"", r.LeaseReleased(0), 0, 1)
+        return (time.process_time() - began) / many
+
+    small = min(cost(2_000) for _ in range(3))
+    assert min(cost(64_000) for _ in range(2)) < 5 * small
+
+
+def test_an_id_asked_anew_takes_its_new_place() -> None:
+    requests = Requests(max_requests=2)
+    for key in (b"a", b"b", b"a", b"c"):
+        requests.remember(key, b"", r.LeaseReleased(0), 0, 1)
+    assert list(requests.remembered) == [b"a", b"c"]
+    restored = Requests(max_requests=2)
+    restored.restore(requests.remembered)
+    for each in (requests, restored):
+        each.remember(b"d", b"", r.LeaseReleased(0), 0, 1)
+        assert list(each.remembered) == [b"c", b"d"]

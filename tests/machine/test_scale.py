@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from coordinator.machine.columns import SlotTable
-from tests.machine.scale import Load
+from tests.machine.scale import Load, resident_bytes
 
 LEASES = 60_000
 
@@ -22,8 +21,17 @@ def test_a_lease_takes_at_most_100_bytes_beyond_its_names() -> None:
     assert len(gc.get_objects()) - before < LEASES * 4, (
         "no Python object is kept for a lease (the ring keeps the last events)"
     )
-    for table in (state.leases, state.names, state.sessions):
-        assert isinstance(table, SlotTable) and len(table.rows) <= max(64, 2 * table.used)
+
+
+def test_reserved_rows_are_not_memory() -> None:
+    """Past RESERVE_ROWS a table takes address space for all it may hold; only what is written counts."""
+    gc.collect()
+    before = resident_bytes()
+    load = Load(LEASES)
+    state = load.machine.state
+    assert len(state.leases.rows) == state.leases.max_rows and len(state.names.rows) == state.names.max_rows
+    reserved = state.leases.rows.nbytes + state.names.rows.nbytes
+    assert resident_bytes() - before < min(reserved / 20, 1_500 * LEASES), "rows, names, indexes, and the events' ring"
 
 
 def test_renewing_adds_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from coordinator.machine import commands as c
@@ -9,8 +11,11 @@ from coordinator.machine import results as r
 from coordinator.machine.codec import encode_command
 from coordinator.machine.events import Compacted
 from coordinator.machine.invariants import check
+from coordinator.machine.limits import REQUEST_MEMORY_MS
 from coordinator.machine.machine import Machine
 from tests.machine.model import Model, ModelLease, ModelSession, ModelWaiter
+
+Acquiring = c.AcquireLease | c.AcquireLeases | c.AcquireLock | c.AcquireLocks
 
 TICK_MS = 128
 """One timer bucket. All moments are whole ticks and all durations end just before one, so that the machine's sweep
@@ -26,12 +31,26 @@ def packed(*lease_ids: int) -> bytes:
     return np.array(lease_ids, dtype="<u8").tobytes()
 
 
+@dataclass
+class Wait:
+    """A request that was told to wait, and when it was last asked."""
+
+    command: c.AcquireLock | c.AcquireLocks
+    told: r.LockWaiting
+    until: int
+    asked: int
+
+
 class Twin:
     def __init__(self) -> None:
         self.machine, self.model = Machine(), Model()
         self.index = 0
         self.last_token = 0
         self.log: list[tuple[int, int, list[bytes]]] = []
+        self.waits: dict[bytes, Wait] = {}
+        """By request id, as long as it is remembered."""
+        self.grants: dict[int, dict[str, int]] = {}
+        """Tokens by waiter and key."""
 
     def advance(self, by_ticks: int) -> None:
         self.model.advance(self.model.now + by_ticks * TICK_MS)
@@ -40,7 +59,13 @@ class Twin:
 
     def do(self, command: c.Command, request_id: bytes | None = None) -> r.Result:
         (result,) = self._apply([encode_command(command, request_id=request_id)])
-        getattr(self, "_" + type(command).__name__)(command, result)
+        wait = self.waits.get(request_id or b"")
+        if wait is not None and self.model.now < wait.until:
+            self._asked_again(wait, result)
+        else:
+            getattr(self, "_" + type(command).__name__)(command, result)
+            if isinstance(result, r.LockWaiting) and request_id is not None:
+                self.waits[request_id] = Wait(command, result, self.model.now + REQUEST_MEMORY_MS, self.index)
         self.model.settle()
         self.compare()
         return result
@@ -53,36 +78,62 @@ class Twin:
     # --- one method a command: the model's answer against the machine's --------------------------------------------
 
     def _AcquireLease(self, command: c.AcquireLease, result: r.Result) -> None:  # noqa: N802
-        model = self.model
-        if self._refused_session(command, result):
-            return
-        number = model.held(command.resource_id, command.client_id, lock=False)
-        if number is not None and model.leases[number].session != command.session_id:
-            assert isinstance(result, r.Denied) and result.code == "session_mismatch"
+        if self._refused_session(command, result) or self._refused_mismatch(command, (command.resource_id,), result):
             return
         assert isinstance(result, r.LeaseGranted), result
+        number = self.model.held(command.resource_id, command.client_id, lock=False)
+        assert result.reacquired == (number is not None)
+        lease = self._granted(command, command.resource_id, result.lease_id)
+        assert result.fencing_token == lease.token
+        assert result.ttl_ms == self.model.ends(lease) - self.model.now
+        assert result.expires_ms == self.model.ends(lease)
+        assert result.reference_count == self.model.references(command.resource_id)
+
+    def _AcquireLeases(self, command: c.AcquireLeases, result: r.Result) -> None:  # noqa: N802
+        if self._refused_session(command, result) or self._refused_mismatch(command, command.resource_ids, result):
+            return
+        assert isinstance(result, r.LeasesGranted), result
+        numbers = np.frombuffer(result.lease_ids, "<u8").tolist()
+        asked = zip(command.resource_ids, numbers, strict=True)
+        ends = min(self.model.ends(self._granted(command, name, number)) for name, number in asked)
+        assert (result.ttl_ms, result.expires_ms) == (ends - self.model.now, ends)
+
+    def _refused_mismatch(
+        self, command: c.AcquireLease | c.AcquireLeases, names: tuple[str, ...], result: r.Result
+    ) -> bool:
+        held = [self.model.held(name, command.client_id, lock=False) for name in names]
+        if all(number is None or self.model.leases[number].session == command.session_id for number in held):
+            return False
+        assert isinstance(result, r.Denied) and result.code == "session_mismatch"
+        return True
+
+    def _granted(self, command: c.AcquireLease | c.AcquireLeases, name: str, lease_id: int) -> ModelLease:
+        """The lease under this id: the one the client has, extended, or a new one as the machine's event tells."""
+        model = self.model
+        number = model.held(name, command.client_id, lock=False)
         if number is not None:
-            assert (result.lease_id, result.reacquired) == (number, True)
+            assert lease_id == number
             lease = model.leases[number]
             if lease.session is None:
                 self._extend(lease, command.lease_duration_ms)
-        else:
-            assert result.lease_id not in model.leases
-            lifetime = command.max_lifetime_ms
-            deadline = None if lifetime is None else model.now + lifetime
-            expiry = model.now + min(command.lease_duration_ms, lifetime or command.lease_duration_ms)
-            lease = ModelLease(command.resource_id, command.client_id, result.fencing_token, expiry, deadline, None)
-            lease.session = command.session_id
-            model.leases[result.lease_id] = lease
-        assert result.ttl_ms == model.ends(lease) - model.now
-        assert result.expires_ms == model.ends(lease)
-        assert result.reference_count == model.references(command.resource_id)
+            return lease
+        assert lease_id not in model.leases
+        events = self.machine.events_since(self.index - 1)
+        assert not isinstance(events, Compacted)
+        (event,) = (event for event in events if (event.kind, event.number) == ("lease_acquired", lease_id))
+        assert (event.key, event.owner) == (name, command.client_id)
+        lifetime = command.max_lifetime_ms
+        deadline = None if lifetime is None else model.now + lifetime
+        expiry = model.now + min(command.lease_duration_ms, lifetime or command.lease_duration_ms)
+        lease = ModelLease(name, command.client_id, event.fencing_token, expiry, deadline, command.session_id)
+        model.leases[lease_id] = lease
+        return lease
 
     def _extend(self, lease: ModelLease, ttl: int) -> None:
         wanted = self.model.now + ttl
         lease.expiry = max(lease.expiry, wanted if lease.deadline is None else min(wanted, lease.deadline))
 
-    def _refused_session(self, command: c.AcquireLease | c.AcquireLock | c.AcquireLocks, result: r.Result) -> bool:
+    def _refused_session(self, command: Acquiring, result: r.Result) -> bool:
         session = self.model.sessions.get(command.session_id or 0)
         if command.session_id is None or (session and session.alive and session.client == command.client_id):
             return False
@@ -180,7 +231,7 @@ class Twin:
         )  # fmt: skip
         held = [key for key in keys if model.held(key, command.client_id, lock=True) is not None]
         if not all(model.can_enter(key, ask) for key in held):
-            assert isinstance(result, r.Denied) and result.code in ("mode_mismatch", "session_mismatch")
+            assert isinstance(result, r.Denied) and result.code == self._mismatch(ask, held)
         elif all(model.can_enter(key, ask) and (key in held or not model.queue(key)) for key in keys):
             grants = result.grants if isinstance(result, r.LocksGranted) else (result,)
             for key, grant in zip(keys, grants, strict=True):
@@ -201,6 +252,27 @@ class Twin:
             assert result.queue_length == len(model.queue(result.lock_key))
             holders = [hold.client for hold in model.holders(result.lock_key)]
             assert result.holder in (holders or [None])
+
+    def _mismatch(self, ask: ModelWaiter, held: list[str]) -> str:
+        """Of the first key that the client holds in another way."""
+        holds = [self.model.leases[self.model.held(key, ask.client, lock=True) or 0] for key in held]
+        hold = next(x for x in holds if (x.mode, x.permits, x.session) != (ask.mode, ask.permits, ask.session))
+        if hold.session != ask.session:
+            return "session_mismatch"
+        return "mode_mismatch" if hold.mode != ask.mode else "permits_mismatch"
+
+    def _asked_again(self, wait: Wait, result: r.Result) -> None:
+        """The same wait while it lasts, and its end afterwards."""
+        wait.asked = self.index
+        match self.model.ended.get(wait.told.waiter_id):
+            case None:
+                assert result == wait.told
+            case "granted":
+                grants = result.grants if isinstance(result, r.LocksGranted) else (result,)
+                told = {grant.lock_key: grant.fencing_token for grant in grants if isinstance(grant, r.LockGranted)}
+                assert told == self.grants[wait.told.waiter_id]
+            case _:
+                assert isinstance(result, r.LockBusy), result
 
     def _hold(self, command: c.RenewLock | c.ReleaseLock, result: r.Result) -> ModelLease | None:
         number = self.model.held(command.lock_key, command.client_id, lock=True)
@@ -236,10 +308,28 @@ class Twin:
             self.model.end(hold, self.model.now, released=False)
 
     def _CancelWaiter(self, command: c.CancelWaiter, result: r.Result) -> None:  # noqa: N802
-        if self.model.waiters.pop(command.waiter_id, None) is None:
-            assert isinstance(result, r.Denied) and result.code == "unknown_waiter"
-        else:
+        wait = self.waits.get(command.request_id or b"")
+        granted = wait is not None and self.model.ended.get(wait.told.waiter_id) == "granted"
+        if wait is not None and self.model.now < wait.until and wait.asked > command.asked:
+            assert isinstance(result, r.Denied) and result.code == "asked_again"
+        elif self.model.waiters.pop(command.waiter_id, None) is not None:
             assert result == r.WaitCancelled()
+            self.waits = {key: x for key, x in self.waits.items() if x.told.waiter_id != command.waiter_id}
+        elif wait is not None and granted and self.model.now < wait.until:
+            assert result == r.WaitCancelled()
+            del self.waits[command.request_id or b""]
+            self._give_back(wait)
+        else:
+            assert isinstance(result, r.Denied) and result.code == "unknown_waiter"
+
+    def _give_back(self, wait: Wait) -> None:
+        for key, token in self.grants[wait.told.waiter_id].items():
+            number = self.model.held(key, wait.command.client_id, lock=True)
+            hold = self.model.leases[number] if number is not None else None
+            if hold is not None and hold.token == token:
+                hold.count -= 1
+                if not hold.count:
+                    self.model.end(hold, self.model.now, released=True)
 
     # --- comparing ------------------------------------------------------------------------------------------------
 
@@ -248,6 +338,8 @@ class Twin:
         events = self.machine.events_since(self.index - 1)
         assert not isinstance(events, Compacted)
         for event in events:
+            if event.kind == "lock_granted" and event.waiter_id:
+                self.grants.setdefault(event.waiter_id, {})[event.key] = event.fencing_token
             if event.kind in ("lock_granted", "lease_acquired") and event.fencing_token > self.last_token:
                 assert event.fencing_token == self.last_token + 1
                 self.last_token = event.fencing_token

@@ -111,7 +111,7 @@ async def serve(spec: dict[str, Any]) -> None:
         timing=Timing(**spec.get("timing", {})),
         limits=Limits(**spec.get("limits", {})),
     )
-    host = Host(options, machine, listen=spec["listen"], secret=spec["secret"].encode())
+    host = await Host.open(options, machine, listen=spec["listen"], secret=spec["secret"].encode())
     loop = asyncio.get_running_loop()
     name, port = spec["serve"].rsplit(":", 1)
     server = await loop.create_server(lambda: Session(host, machine, loop), name, int(port))

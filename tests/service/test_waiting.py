@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from cluster.ports import Committed, Denied, Outcome, Unknown
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
+from coordinator.machine.codec import encode_command
 from coordinator.service import Service
 from tests.service.lone import LoneHost, service_of
+from tests.waiting import until
 
 HOLD = c.AcquireLock("k", "holder", 10_000)
 WAIT = c.AcquireLock("k", "waiter", 10_000, 5_000)
@@ -64,17 +68,11 @@ def test_a_grant_in_the_same_entry_is_not_missed() -> None:
     async def run() -> None:
         host = OneEntry()
         (held,) = host.run(HOLD)
-        host.release = encode(c.ReleaseLock("k", "holder", held.fencing_token))  # type: ignore[attr-defined]
+        host.release = encode_command(c.ReleaseLock("k", "holder", held.fencing_token))  # type: ignore[attr-defined]
         granted = result_of(await asyncio.wait_for(service_of(host).acquire("default", WAIT, None), 5))
         assert isinstance(granted, r.LockGranted)
 
     asyncio.run(run())
-
-
-def encode(command: c.Command) -> bytes:
-    from coordinator.machine.codec import encode_command
-
-    return encode_command(command)
 
 
 def test_many_keys_are_granted_together() -> None:
@@ -183,6 +181,143 @@ def test_one_that_is_still_there_queues_again_when_another_of_it_left() -> None:
         assert waiting(host) == ["waiter"]
         host.run(c.ReleaseLock("k", "holder", held.fencing_token))
         assert isinstance(result_of(await task), r.LockGranted)
+
+    scenario(run)
+
+
+def test_asked_again_after_the_connection_broke_it_waits_again() -> None:
+    """The client of a closed connection retries under its id: it must wait, not be told of the wait it left."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        (held,) = host.run(HOLD)
+        first = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        first.cancel()
+        await turns()
+        assert waiting(host) == []
+        second = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        assert waiting(host) == ["waiter"]
+        assert not second.done()
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        assert isinstance(result_of(await second), r.LockGranted)
+        third = result_of(await service.acquire("default", WAIT, b"id"))
+        assert isinstance(third, r.LockGranted) and third.hold_count == 1, "asked again it is still one acquire"
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_asked_again_while_the_first_is_being_cancelled_it_keeps_what_it_has(released: bool) -> None:
+    """The cancel is on its way, perhaps for as long as an election takes; the retry overtakes it."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        (held,) = host.run(HOLD)
+        first = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        late = host.gate = asyncio.Event()
+        first.cancel()
+        await turns()
+        host.gate = None
+        other = service_of(host)
+        second = asyncio.ensure_future(other.acquire("default", WAIT, b"id"))
+        await turns()
+        host.run(c.AcquireLock("k", "behind", 10_000, 5_000))
+        if released:
+            host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+            assert isinstance(result_of(await second), r.LockGranted)
+        late.set()
+        await turns()
+        lock = host.replica.machine.lock("default", "k")
+        assert lock is not None
+        assert [holder.client_id for holder in lock.holders] == ["waiter" if released else "holder"]
+        assert waiting(host) == (["behind"] if released else ["waiter", "behind"])
+        if not released:
+            host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+            assert isinstance(result_of(await second), r.LockGranted)
+
+    scenario(run)
+
+
+def test_of_two_connections_of_one_request_the_older_may_be_the_last_to_leave() -> None:
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        tasks = []
+        for _ in range(2):
+            tasks.append(asyncio.ensure_future(service.acquire("default", WAIT, b"id")))
+            await turns()
+        for task in reversed(tasks):
+            task.cancel()
+            await turns()
+        assert waiting(host) == []
+
+    scenario(run)
+
+
+def test_the_end_of_an_earlier_wait_is_not_taken_for_this_ones() -> None:
+    """Granted to nobody and given back, just before the retry: in the same entry as the retry, or the one before."""
+
+    class OneEntry(LoneHost):
+        before: tuple[bytes, ...] = ()
+
+        async def propose(self, command: bytes, timeout: float) -> Outcome:
+            before, self.before = self.before, ()
+            result = self.apply(*before, command)[-1]
+            return Committed(self.applied, self.now_ms, result)
+
+    async def run() -> None:
+        host = OneEntry()
+        service = service_of(host)
+        (held,) = host.run(HOLD)
+        (old,) = host.apply(encode_command(WAIT, request_id=b"id"))
+        host.before = (
+            encode_command(c.ReleaseLock("k", "holder", held.fencing_token)),
+            encode_command(c.CancelWaiter(old.waiter_id, b"id", host.applied)),
+            encode_command(HOLD),
+        )
+        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        assert not task.done() and waiting(host) == ["waiter"]
+        host.run(c.BreakLock("k"))
+        assert isinstance(result_of(await task), r.LockGranted)
+
+    asyncio.run(run())
+
+
+def test_dismissed_with_its_time_over_it_is_told_busy() -> None:
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        ask = c.AcquireLock("k", "waiter", 10_000, 1)
+        task = asyncio.ensure_future(service.acquire("default", ask, b"id"))
+        await turns()
+        lock = host.replica.machine.lock("default", "k")
+        assert lock is not None
+        began = asyncio.get_running_loop().time()
+        await until(lambda: asyncio.get_running_loop().time() - began > 0.01, "its time to be over")
+        host.run(c.CancelWaiter(lock.waiters[0].waiter_id))
+        assert isinstance(result_of(await task), r.LockBusy)
+        assert waiting(host) == []
+        assert len(host.proposed) == 1, "it did not queue again"
+
+    scenario(run)
+
+
+def test_dismissed_and_queued_again_it_does_not_wait_twice_as_long() -> None:
+    """The cluster clock stands here, so only the request's own time can end it."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        ask = c.AcquireLock("k", "waiter", 10_000, 100)
+        task = asyncio.ensure_future(service.acquire("default", ask, b"id", timeout=0.05))
+        await turns()
+        lock = host.replica.machine.lock("default", "k")
+        assert lock is not None
+        host.run(c.CancelWaiter(lock.waiters[0].waiter_id))
+        await turns()
+        assert waiting(host) == ["waiter"]
+        assert isinstance(result_of(await asyncio.wait_for(task, 30)), r.LockBusy)
+        await turns()
+        assert waiting(host) == []
 
     scenario(run)
 

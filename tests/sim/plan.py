@@ -106,6 +106,7 @@ def _limits(rng: random.Random) -> Limits:
         log_entries=rng.choice((10, 50, 500)),
         retain_bytes=rng.choice((0, log_bytes // 4, log_bytes)),
         snapshot_chunk_bytes=rng.choice((100, 1_000, 65_536)),
+        apply_bytes=rng.choice((1, 300, MIB)),
     )
 
 

@@ -122,7 +122,7 @@ class Site:
         self.disk = SimDisk()
         self.life = 0
         self.node: ClusterNode | None = None
-        self.machine = RegisterMachine()
+        self.machine = world.new_machine()
         self.stopped = False
         self.postponed: list[Callable[[], None]] = []
         self.deaths: list[str] = []
@@ -157,7 +157,7 @@ class Site:
         if self.node is not None:
             return
         self.life += 1
-        self.machine = RegisterMachine()
+        self.machine = self.world.new_machine()
         self._starting = True
         try:
             self.run(self._start)
@@ -215,8 +215,10 @@ class World:
         timing: Timing | None = None,
         limits: Limits | None = None,
         rates: Iterable[float] = (),
+        new_machine: Callable[[], Any] = RegisterMachine,
     ) -> None:
         self.rng = random.Random(seed)
+        self.new_machine = new_machine
         self.guards = guards
         self.timing = timing or Timing()
         self.limits = limits or Limits()

@@ -90,3 +90,12 @@ def test_detect_hole(on: bool) -> None:
             open_journal(disk)
     else:
         assert open_journal(disk, guards=JournalGuards(detect_hole=False)).first_index > 1
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_commit_told(on: bool) -> None:
+    """A restart must not take the end of the log for committed (H19)."""
+    disk = SimDisk()
+    fill(open_journal(disk), range(1, 6))
+    disk.kill()
+    assert (open_journal(disk, guards=JournalGuards(commit_told=on)).getRaftCommitIndex() == 1) is on

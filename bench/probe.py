@@ -1,0 +1,127 @@
+"""What other clients feel meanwhile: a process of its own that asks for /healthz and for locks over and over.
+
+The longest answer to /healthz is the longest stall of that node's event loop. How late the probe itself woke up is told
+with it: on a busy machine that much of a stall may be the scheduler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import uvloop
+
+from bench import machine
+from bench.load import latency
+from bench.wire import Address, connect, content_of, request
+
+HEALTH_S = 0.004
+LOCK_CLIENTS = 2
+LOCK_PAUSE_S = 0.01
+WARM_S = 0.5
+
+Sample = tuple[float, float]
+"""When it was over (monotonic), and how long it took."""
+
+
+@dataclass
+class Samples:
+    health: list[Sample] = field(default_factory=list)
+    locks: list[Sample] = field(default_factory=list)
+    """Acquire and release together."""
+    late: list[Sample] = field(default_factory=list)
+
+    def within(self, spans: list[tuple[float, float]]) -> Samples:
+        """What was under way at some moment of one of the spans."""
+
+        def kept(samples: list[Sample]) -> list[Sample]:
+            return [(at, took) for at, took in samples if any(a <= at and at - took <= b for a, b in spans)]
+
+        return Samples(kept(self.health), kept(self.locks), kept(self.late))
+
+    def figures(self) -> dict[str, float]:
+        health, locks, late = (sorted(took for _, took in each) for each in (self.health, self.locks, self.late))
+        if not health or not locks:
+            return {}
+        return {
+            "longest_stall_ms": round(health[-1] * 1e3, 2),
+            "healthz_p99_ms": round(machine.percentile(health, 0.99) * 1e3, 2),
+            "own_lateness_ms": round(late[-1] * 1e3, 2),
+            "lock_pairs": len(locks),
+            **{f"lock_pair_{name}": value for name, value in latency(locks).items()},
+        }
+
+
+class Probe:
+    """`health` is asked whether it lives, `locks` for locks."""
+
+    def __init__(self, health: Address, locks: Address) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_main, args=(theirs, health, locks), daemon=True)
+        self._process.start()
+        self._pipe.recv()
+
+    async def taken(self) -> Samples:
+        """Since the last call."""
+        self._pipe.send(None)
+        samples: Samples = await asyncio.to_thread(self._pipe.recv)
+        return samples
+
+    async def watch(self, seconds: float) -> Samples:
+        await self.taken()
+        await asyncio.sleep(seconds)
+        return await self.taken()
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _main(pipe: Connection, health: Address, locks: Address) -> None:
+    uvloop.run(_run(pipe, health, locks))
+
+
+async def _run(pipe: Connection, health: Address, locks: Address) -> None:
+    samples = Samples()
+
+    def hand_over() -> None:
+        nonlocal samples
+        pipe.recv()
+        done, samples = samples, Samples()
+        pipe.send(done)
+
+    async def breathe() -> None:
+        wire, made = await connect(health), request("GET", "/healthz")
+        while True:
+            began = time.monotonic()
+            content_of(await wire.ask(made), "/healthz")
+            over = time.monotonic()
+            samples.health.append((over, over - began))
+            await asyncio.sleep(HEALTH_S)
+            woke = time.monotonic()
+            samples.late.append((woke, woke - over - HEALTH_S))
+
+    async def lock(number: int) -> None:
+        wire = await connect(locks)
+        key = {"lock_key": f"probe-{health[1]}-{number}", "client_id": f"probe-{number}"}
+        acquire = request("POST", "/api/v1/locks/acquire", {**key, "lease_time_ms": 60_000})
+        while True:
+            began = time.monotonic()
+            granted = json.loads(content_of(await wire.ask(acquire), "acquire"))
+            body = {**key, "fencing_token": granted["fencing_token"]}
+            content_of(await wire.ask(request("POST", "/api/v1/locks/release", body)), "release")
+            over = time.monotonic()
+            samples.locks.append((over, over - began))
+            await asyncio.sleep(LOCK_PAUSE_S)
+
+    tasks = [asyncio.create_task(breathe()), *(asyncio.create_task(lock(number)) for number in range(LOCK_CLIENTS))]
+    await asyncio.sleep(WARM_S)
+    asyncio.get_running_loop().add_reader(pipe.fileno(), hand_over)
+    samples = Samples()
+    pipe.send(None)
+    await asyncio.gather(*tasks)

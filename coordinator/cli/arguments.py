@@ -1,0 +1,137 @@
+"""What all commands share on the command line, and a parser that says what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
+ENDPOINTS_VARIABLE = "HOLDFAST_ENDPOINTS"
+DEFAULT_TIMEOUT_S = 5.0
+
+Commands = Any
+"""argparse's own type for this has no public name."""
+Run = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest command or option when one is misspelt."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            raise argparse.ArgumentError(
+                action, f"there is no {value!r}{nearest(str(value), known)} (known: {', '.join(known)})"
+            )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        options, unknown = self.parse_known_args(given, namespace)
+        if unknown:
+            leaf = leaf_of(self, given)
+            guess = nearest(unknown[0].partition("=")[0], leaf._option_string_actions)
+            leaf.error(f"{leaf.prog} does not know {' '.join(unknown)}{guess}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.format_usage()}holdfast: {message}\n")
+
+
+def nearest(word: str, known: Any) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def leaf_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command that `words` name."""
+    for word in words:
+        parser = subcommands(parser).get(word, parser)
+    return parser
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def add_noun(commands: Commands, name: str, about: str) -> Commands:
+    """A command that only has commands of its own."""
+    noun = commands.add_parser(name, help=about, description=about)
+    return noun.add_subparsers(required=True, metavar="ACTION", parser_class=Parser)
+
+
+def add_command(commands: Commands, name: str, about: str, run: Run, **settings: Any) -> Any:
+    added = commands.add_parser(name, help=about, **{"description": about, **settings})
+    added.set_defaults(command=run, json=False)
+    return added
+
+
+def add_remote(commands: Commands, name: str, about: str, run: Run, **settings: Any) -> Any:
+    """A command that talks to a cluster."""
+    added = add_command(commands, name, about, run, **settings)
+    where = os.environ.get(ENDPOINTS_VARIABLE) or DEFAULT_ENDPOINTS
+    group = added.add_argument_group("the cluster")
+    group.add_argument(
+        "--endpoints", "--endpoint", default=where, metavar="HOST:PORT,…",
+        help=f"any of its nodes (default: ${ENDPOINTS_VARIABLE}, else {DEFAULT_ENDPOINTS})",
+    )  # fmt: skip
+    group.add_argument("--namespace", default="default", metavar="NAME", help="default: default")
+    group.add_argument(
+        "--timeout", type=positive, default=DEFAULT_TIMEOUT_S, metavar="S",
+        help=f"how long to try before giving up (default: {DEFAULT_TIMEOUT_S:g})",
+    )  # fmt: skip
+    add_json(added)
+    return added
+
+
+def add_json(added: Any) -> None:
+    added.add_argument("--json", action="store_true", help="print the answer as JSON, for programs")
+
+
+def endpoints(options: argparse.Namespace) -> list[str]:
+    given = [each.strip() for each in options.endpoints.split(",") if each.strip()]
+    return [each if "://" in each else f"http://{each}" for each in given]
+
+
+# --- kinds of values --------------------------------------------------------------------------------------------------
+
+
+def positive(text: str) -> float:
+    value = not_negative(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("it must be more than 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} s is not from 0 to a billion")
+    return value
+
+
+def count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def exit_code(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is no exit code from 0 to 255")
+    return int(text)

@@ -1,0 +1,214 @@
+"""`holdfast lock KEY -- command`: run something while a lock is held, and not a moment longer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from coordinator.cli import warden
+from coordinator.cli.arguments import Commands, add_remote, count, exit_code, not_negative, positive
+from coordinator.cli.asking import new_client, refuse
+from coordinator.cli.output import complain, plain
+
+if TYPE_CHECKING:
+    from coordinator.client import Held
+
+BUSY = 1
+TRY_AGAIN = 75
+FEED_S = 0.05
+KILL_BEFORE = 0.1
+"""SIGKILL comes so much of the lease time before the lock may be another's."""
+
+_ABOUT = """\
+Runs a command while the lock KEY is held, with $HOLDFAST_TOKEN (the fencing token: what the lock protects should refuse
+a lower one) and $HOLDFAST_LOCK_KEY in its environment. The lock is renewed every third of --ttl.
+
+When ownership could not be confirmed for half of --ttl, SIGTERM goes to the command and all its descendants, and
+SIGKILL before the lock can be granted to another. What the command leaves in the background is ended, too, before the
+lock is given back. Signals are passed on to the command's process group.
+"""
+_CODES = """\
+exit codes:
+  of the command, or 128 + N when signal N ended it
+  1    the lock was not free within --wait (or --conflict-exit-code)
+  2    the command line is wrong
+  75   no node could be asked, or the lock was lost and the command was ended
+  126  the command cannot be run
+  127  the command is not found
+
+example:
+  holdfast lock nightly-report --wait 0 -- sh -c './report --token "$HOLDFAST_TOKEN"'
+"""
+
+
+def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of `lock`, and the command after --."""
+    if given[:1] != ["lock"] or "--" not in given:
+        return list(given), []
+    at = given.index("--")
+    return list(given[:at]), list(given[at + 1 :])
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.to_run:
+        message = f"say what to run after --, for example: holdfast lock {options.key} -- ./job"
+        return complain(options, message, 2, code="usage")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid, link, report = warden.fork_warden(options.to_run)
+    warden.adopt_orphans()
+    holding = Holding(options, link, report)
+    try:
+        return asyncio.run(holding.run())
+    except asyncio.CancelledError:
+        return 128 + holding.stopped_by
+    finally:
+        link.close()
+        report.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+class Holding:
+    """One run of a command under a lock. `stopped_by`: the signal that came while it waited for the lock."""
+
+    def __init__(self, options: argparse.Namespace, link: socket.socket, reported: socket.socket) -> None:
+        self._options, self._link, self._reported = options, link, reported
+        self._link.settimeout(0)
+        self._reported.settimeout(0)
+        self._running = False
+        self._report: dict[str, Any] | None = None
+        self._token: int | None = None
+        self.stopped_by = 0
+
+    async def run(self) -> int:
+        from coordinator.client import HoldfastError, LockBusy, LockLost  # noqa: PLC0415 - not before the fork
+
+        self._forward_signals()
+        options = self._options
+        try:
+            async with new_client(options) as client:
+                lock = client.lock(
+                    options.key, options.ttl, wait=options.wait, mode="shared" if options.shared else "exclusive",
+                    permits=options.permits,
+                )  # fmt: skip
+                async with lock as held:
+                    await self._guard(held)
+        except LockBusy as error:
+            return complain(options, str(error), options.conflict_exit_code, code=error.code)
+        except LockLost as error:
+            if self._report is None or self._report["why"] in ("", "ended"):
+                return self._told()
+            return self._lost(str(error))
+        except HoldfastError as error:
+            return refuse(options, error)
+        return self._told()
+
+    def _forward_signals(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def forward(number: int) -> None:
+            if self._running:
+                self._send({"signal": number})
+            elif task is not None and number not in (signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2):
+                self.stopped_by = number
+                task.cancel()
+
+        for number in warden.FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, forward, number)
+        # Stopped, it could not renew: the command would be ended. Ctrl-Z does nothing instead.
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+
+    # --- while it runs ------------------------------------------------------------------------------------------------
+
+    async def _guard(self, held: Held) -> None:
+        self._token = held.token
+        environment = {"HOLDFAST_TOKEN": str(held.token), "HOLDFAST_LOCK_KEY": held.key}
+        self._send({"start": environment, **self._terms(held)})
+        self._running = True
+        ended = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._reported, 4096))
+        try:
+            while not (await asyncio.wait({ended}, timeout=FEED_S))[0]:
+                self._send(self._terms(held))
+        except asyncio.CancelledError:
+            # In doubt, the warden knows the time by itself; known to be another's, there is none left.
+            if held.state == "LOST":
+                self._send({"kill": True})
+            await ended
+            raise
+        finally:
+            self._running = False
+            if ended.done():
+                self._read(ended.result())
+
+    def _terms(self, held: Held) -> dict[str, float]:
+        valid_until = warden.now() + held.valid_for
+        return {"doubt_at": held.in_doubt_at, "kill_at": valid_until - KILL_BEFORE * self._options.ttl}
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._link.send(json.dumps(message).encode())
+        except BlockingIOError:
+            pass  # It is stopped or busy; what it knows already is earlier, and so safe.
+        except OSError:
+            pass  # It is gone: the read says so.
+
+    def _read(self, raw: bytes) -> None:
+        if raw:
+            self._report = json.loads(raw)
+        else:
+            # The warden was killed. The command went with it, and its orphans are ours now.
+            warden.kill_below(os.getpid())
+
+    # --- how it ended -------------------------------------------------------------------------------------------------
+
+    def _told(self) -> int:
+        if self._report is None:
+            return self._lost("the process that watches over the command was killed")
+        if self._report["why"] in ("doubt", "lost", "gone"):
+            return self._lost("ownership could not be confirmed in time")
+        if self._options.json:
+            document = {
+                "lock_key": self._options.key, "fencing_token": self._token, "exit_code": self._report["code"],
+            }  # fmt: skip
+            print(json.dumps(document), file=sys.stderr)
+        code: int = self._report["code"]
+        return code
+
+    def _lost(self, why: str) -> int:
+        left = (self._report or {}).get("left")
+        could_not = f"; these could not be ended: {', '.join(map(str, left))}" if left else ""
+        message = f"the lock {plain(self._options.key)} was lost, and the command was ended: {why}{could_not}"
+        return complain(self._options, message, TRY_AGAIN, code="lock_lost", outcome="unknown")
+
+
+def add(commands: Commands) -> None:
+    added = add_remote(
+        commands, "lock", "run a command while a lock is held", _run, description=_ABOUT, epilog=_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="holdfast lock KEY [--ttl S] [--wait S] [--shared | --permits N] [options] -- COMMAND [ARGUMENT …]",
+    )  # fmt: skip
+    added.add_argument("key", metavar="KEY")
+    added.add_argument("--ttl", type=positive, default=10.0, metavar="S", help="the lease time (default: 10)")
+    added.add_argument("--wait", type=not_negative, metavar="S", help="0: do not wait (default: as long as it takes)")
+    mode = added.add_mutually_exclusive_group()
+    mode.add_argument("--shared", action="store_true", help="together with other shared holders")
+    mode.add_argument("--permits", type=count, default=1, metavar="N", help="up to N holders at once: a semaphore")
+    added.add_argument(
+        "-E",
+        "--conflict-exit-code",
+        type=exit_code,
+        default=BUSY,
+        metavar="N",
+        help="when it was not free (default: 1)",
+    )
+    added.add_argument("--client", metavar="ID", help="who holds it (default: new for every run)")

@@ -1,0 +1,54 @@
+"""`holdfast up` and `holdfast node`: the commands that run the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+from coordinator.cli.arguments import Commands, add_command
+from coordinator.config import load_config
+from coordinator.devcluster import DevCluster, Layout
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _up(options: argparse.Namespace) -> int:
+    http_base = options.base_port if options.http_base is None else options.http_base
+    peer_base = options.base_port + 100 if options.peer_base is None else options.peer_base
+    return asyncio.run(DevCluster(Layout(options.data, options.nodes, http_base, peer_base)).run())
+
+
+def _node(options: argparse.Namespace) -> int:
+    # Imported here: everything else on this command line starts without the server's libraries.
+    import uvloop  # noqa: PLC0415
+
+    from coordinator.node import run_node  # noqa: PLC0415
+
+    if options.parent is not None:
+        _die_with(options.parent)
+    config = load_config(options.config)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_node(config))
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel for SIGTERM when the process that started us is gone, however it went."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(0)
+
+
+def add(commands: Commands) -> None:
+    up = add_command(commands, "up", "run a whole cluster on this machine, for trying out", _up)
+    up.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3)
+    up.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="default: ./data")
+    up.add_argument("--base-port", type=int, default=7100, metavar="PORT", help="HTTP from PORT+1, peers from PORT+101")
+    up.add_argument("--http-base", type=int, metavar="PORT", help="HTTP from PORT+1 (default: --base-port)")
+    up.add_argument("--peer-base", type=int, metavar="PORT", help="peers from PORT+1 (default: --base-port + 100)")
+    node = add_command(commands, "node", "run one node", _node)
+    node.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file; see configs/")
+    node.add_argument("--parent", type=int, metavar="PID", help=argparse.SUPPRESS)

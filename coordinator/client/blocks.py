@@ -1,0 +1,121 @@
+"""An async context manager around a block of synchronous code.
+
+A task stands for the block in the event loop: it enters, waits while the block runs, and leaves. What would cancel an
+async body cancels this task, which tells the block instead, and gives nothing back before the block has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+from coordinator.client.errors import LockLost
+
+T = TypeVar("T")
+LOOK_AGAIN_S = 60.0
+
+
+class Interrupted(LockLost):
+    """Raised in the block's thread, which makes it without arguments; the block's end replaces it by the reason."""
+
+    def __init__(self, message: str = "ownership could not be confirmed in time") -> None:
+        super().__init__(message, code="lock_lost")
+
+
+class Block(Generic[T]):
+    """One passage through a block. `enter` and `leave` run in the loop, the rest in the thread of the block."""
+
+    def __init__(
+        self,
+        manager: AbstractAsyncContextManager[T],
+        on_lost: Callable[[], None] | None = None,
+        *,
+        interrupt: bool = False,
+    ) -> None:
+        self._manager, self._on_lost, self._interrupt = manager, on_lost, interrupt
+        self._thread_id = threading.get_ident()
+        self._gate = threading.Lock()
+        self._running = self._lost = self._interrupted = False
+        self._left = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> T:
+        entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        task = self._task = asyncio.get_running_loop().create_task(self._stand_in(entered))
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # heard, also if nobody asks
+        try:
+            await asyncio.wait((entered, task), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._left.set()
+            task.cancel()
+            raise
+        if not entered.done():
+            await task  # raises why it could not be entered
+        return entered.result()
+
+    async def _stand_in(self, entered: asyncio.Future[T]) -> None:
+        async with self._manager as value:
+            entered.set_result(value)
+            try:
+                await self._left.wait()
+            except asyncio.CancelledError:
+                self._tell()
+                await self._kept_back(value)
+                raise
+
+    async def _kept_back(self, value: T) -> None:
+        """Until the block has ended, or there is nothing left that giving back could cut short."""
+        while not self._left.is_set() and (left_s := getattr(value, "valid_for", LOOK_AGAIN_S)) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._left.wait()
+
+    def _tell(self) -> None:
+        if self._on_lost is not None:
+            # Not in the loop: whatever it does, the heartbeats of other holds go on.
+            threading.Thread(target=self._on_lost, name="holdfast-on-lost", daemon=True).start()
+        with self._gate:
+            self._lost = True
+            self._raise_in_block()
+
+    def _raise_in_block(self) -> None:
+        if self._interrupt and self._running and self._lost:
+            self._interrupted = True
+            _raise_in(self._thread_id, Interrupted)
+
+    def give_up(self) -> None:
+        """The thread did not come to its block, however far entering had come."""
+        self._left.set()
+
+    @property
+    def over(self) -> bool:
+        return self._task is None or self._task.done()
+
+    def begun(self) -> None:
+        with self._gate:
+            self._running = True
+            self._raise_in_block()
+
+    def ended(self) -> None:
+        """The block is over; an exception on its way to the thread does not arrive any more."""
+        with self._gate:
+            self._running = False
+            if self._interrupted:
+                _raise_in(self._thread_id, None)
+
+    async def leave(self) -> None:
+        """Waits until the manager has left; raises what it raised."""
+        self._left.set()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+            self._task.result()
+
+
+def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
+    kind = ctypes.c_void_p() if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), kind)

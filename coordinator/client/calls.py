@@ -1,0 +1,223 @@
+"""Requests to the cluster: any node, the leader preferred, repeated as their outcome allows, never past their deadline.
+
+A request that was refused is not repeated. One that nobody took is sent to the next node. One whose outcome is unknown,
+because the connection broke or the answer said so, is repeated under its request id, which applies it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from coordinator.client import clock
+from coordinator.client.errors import HoldfastError, Invalid, OutcomeUnknown, TooMuch, Unavailable, denied
+
+FIRST_PAUSE_S = 0.02
+MAX_PAUSE_S = 1.0
+ATTEMPT_S = 2.0
+"""How long one node may take to answer before another is asked: longer than an election by far."""
+LEARN_S = 1.0
+POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
+"""They change nothing, so they take no request id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`sent`: when the attempt that was answered left, by `clock.now()`; what is granted counts from then."""
+
+    status: int
+    body: Any
+    revision: int
+    sent: float
+
+
+def new_request_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """`content`: a body that is not JSON."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None
+    query: Mapping[str, str] | None
+    accepts: Sequence[int]
+    content: bytes | None
+    headers: Mapping[str, str] | None
+
+
+class _Retry(Exception):
+    """This attempt changed nothing, or its outcome is not known. `pause_s`: what the node asked for."""
+
+    def __init__(self, why: str, *, unknown: bool, pause_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.unknown, self.pause_s = unknown, pause_s
+
+
+class Calls:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        namespace: str,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        given = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+        self.endpoints = [each.strip().rstrip("/") for each in given if each.strip()]
+        if not self.endpoints:
+            raise Invalid("a client needs at least one endpoint, for example http://127.0.0.1:7101")
+        for each in self.endpoints:
+            if not each.startswith(("http://", "https://")):
+                raise Invalid(f"the endpoint {each!r} does not begin with http:// or https://")
+        self.timeout = timeout
+        self._headers = {"X-Holdfast-Namespace": namespace, **(headers or {})}
+        self._session: aiohttp.ClientSession | None = None
+        self._current = random.randrange(len(self.endpoints))
+        self._leader = ""
+        self._addresses: dict[str, int] = {}
+        self._learning: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    def session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return self._session
+
+    @property
+    def current(self) -> str:
+        return self.endpoints[self._current]
+
+    def move_on(self) -> None:
+        self._current = (self._current + 1) % len(self.endpoints)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        waits: float = 0.0,
+        request_id: str | None = None,
+        accepts: Sequence[int] = (),
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """`waits`: how long the request itself may wait at the node. `accepts`: refusals that are answers here.
+
+        `content` is sent in the place of `body`, and without a request id: it must be something that may be repeated.
+        """
+        until = clock.now() + (self.timeout if timeout is None else timeout) + waits
+        mutates = method != "GET" and path not in POSTED_READS
+        if mutates and content is None:
+            request_id = request_id or new_request_id()
+            body = {**(body or {}), "request_id": request_id}
+        request = _Request(method, path, body, query, accepts, content, headers)
+        unknown, pause_s, failure = False, FIRST_PAUSE_S, "no attempt was made"
+        for attempt in range(1_000_000):
+            left = until - clock.now()
+            if left <= 0:
+                break
+            try:
+                return await self._attempt(request, min(left, ATTEMPT_S + waits))
+            except _Retry as retry:
+                failure, unknown = str(retry), unknown or (retry.unknown and mutates)
+                self.move_on()
+                if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
+                    pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                    await asyncio.sleep(max(0.0, min(pause, until - clock.now())))
+        if unknown:
+            message = f"{method} {path} was sent, and no node could say what became of it: {failure}"
+            raise OutcomeUnknown(message, request_id=request_id)
+        raise Unavailable(f"no node took {method} {path} in time: {failure}; is a majority of the cluster running?")
+
+    async def _attempt(self, request: _Request, limit_s: float) -> Answer:
+        endpoint, sent = self.current, clock.now()
+        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(1.0, limit_s))
+        try:
+            async with self.session().request(
+                request.method,
+                f"{endpoint}/api/v1{request.path}",
+                json=request.body if request.content is None else None,
+                data=request.content,
+                params=request.query,
+                headers=request.headers,
+                timeout=timeout,
+            ) as response:
+                raw = await response.read()
+                status, headers = response.status, response.headers
+        except aiohttp.ClientConnectorError as error:
+            raise _Retry(f"{endpoint} cannot be reached ({error.strerror or error})", unknown=False) from error
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            why = f"{endpoint} did not answer ({type(error).__name__}: {error})"
+            raise _Retry(why, unknown=True) from error
+        self._notice(headers.get("X-Holdfast-Leader", ""))
+        content = _decoded(raw)
+        if status < 400 or status in request.accepts:
+            return Answer(status, content, int(headers.get("X-Holdfast-Revision") or 0), sent)
+        raise _failure(endpoint, status, content, headers.get("Retry-After"))
+
+    # --- the leader -----------------------------------------------------------------------------------------------
+
+    def _notice(self, leader: str) -> None:
+        """Any node answers; the leader does so without asking another. Where it is, is learned on the side."""
+        if leader == self._leader or not leader or len(self.endpoints) == 1:
+            return
+        self._leader = leader
+        if leader in self._addresses:
+            self._current = self._addresses[leader]
+        elif self._learning is None or self._learning.done():
+            self._learning = asyncio.get_running_loop().create_task(self._learn())
+
+    async def _learn(self) -> None:
+        try:
+            timeout = aiohttp.ClientTimeout(total=LEARN_S)
+            async with self.session().get(f"{self.current}/api/v1/cluster", timeout=timeout) as response:
+                members = (await response.json())["members"]
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError):
+            self._leader = ""
+            return
+        places = {each.partition("://")[2]: place for place, each in enumerate(self.endpoints)}
+        self._addresses = {member["id"]: places[member["http"]] for member in members if member["http"] in places}
+        if self._leader in self._addresses:
+            self._current = self._addresses[self._leader]
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return None
+
+
+def _failure(endpoint: str, status: int, content: Any, retry_after: str | None) -> Exception:
+    error = content.get("error", {}) if isinstance(content, dict) else {}
+    message, code = str(error.get("message", f"HTTP {status}")), str(error.get("code", ""))
+    outcome = error.get("outcome", "unknown" if status >= 500 else "denied")
+    if code in ("quota_exceeded", "capacity_exceeded"):
+        return TooMuch(message, code=code, details=error.get("details"))
+    if outcome == "denied":
+        return denied(status, error)
+    pause_s = float(retry_after) if retry_after and status == 429 else 0.0
+    return _Retry(f"{endpoint}: {message}", unknown=outcome == "unknown", pause_s=pause_s)
+
+
+__all__ = ["Answer", "Calls", "HoldfastError", "new_request_id"]

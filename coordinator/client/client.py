@@ -1,0 +1,238 @@
+"""`Client`: one connection pool to the cluster, and everything that hangs on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+from coordinator.client import clock
+from coordinator.client.calls import Answer, Calls, new_request_id
+from coordinator.client.errors import denied
+from coordinator.client.keeper import Keeper
+from coordinator.client.leases import Lease, Leases, Lost, held
+from coordinator.client.lock import DOUBT_AT, RENEW_AT, Held, Lock, Mode
+from coordinator.client.recipes import Barrier, Election, Group, ReadWriteLock, Semaphore
+from coordinator.client.reclaim import Handler, ReclaimWorker
+from coordinator.client.resources import Resources
+from coordinator.client.sessions import Session, opened, session
+from coordinator.client.stall import StallDetector
+from coordinator.client.watch import Event, watch
+
+DEFAULT_TIMEOUT_S = 10.0
+
+
+def default_client_id() -> str:
+    """Says which process of which host it is, and is never the same twice: a restarted process holds nothing."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+class Client:
+    """`async with Client("http://127.0.0.1:7101,http://127.0.0.1:7102") as client:`
+
+    `client_id` is who holds what is acquired; the default is new for every client. `timeout`: the deadline of a call
+    that is given none, all its attempts together.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        client_id: str | None = None,
+        namespace: str = "default",
+        timeout: float = DEFAULT_TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.client_id = client_id or default_client_id()
+        self.calls = Calls(endpoints, namespace=namespace, timeout=timeout, headers=headers)
+        self.stalls = StallDetector()
+        self.keeper = Keeper()
+        self.leases = Leases(self)
+        self.resources = Resources(self)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self.stalls.close()
+        await self.keeper.close()
+        await self.calls.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        request_id: str | None = None,
+    ) -> Any:
+        """Any operation of the API, for what has no method of its own: the decoded answer, or an error, raised."""
+        answer = await self.calls.call(method, path, body, query=query, timeout=timeout, request_id=request_id)
+        return answer.body
+
+    # --- locks ----------------------------------------------------------------------------------------------------
+
+    def lock(
+        self,
+        key: str,
+        ttl: float = 10.0,
+        *,
+        wait: float | None = None,
+        mode: Mode = "exclusive",
+        permits: int = 1,
+        lock_delay: float = 0.0,
+    ) -> Lock:
+        """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy."""
+        return Lock(self, (key,), ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+
+    def locks(self, keys: Sequence[str], ttl: float = 10.0, *, wait: float | None = None) -> Lock:
+        """Several keys at once, all or none. Keys in any order: the cluster grants them together, without deadlock."""
+        return Lock(self, tuple(keys), ttl, wait=wait)
+
+    async def call_acquire(
+        self, keys: tuple[str, ...], asked: Mapping[str, Any], wait_s: float, ttl_s: float
+    ) -> Held | dict[str, Any]:
+        """One wait in the queue; what the cluster said when it was in vain."""
+        several = len(keys) > 1
+        body: dict[str, Any] = {"lock_keys": list(keys)} if several else {"lock_key": keys[0]}
+        body |= {**asked, "client_id": self.client_id, "block_time_ms": round(wait_s * 1000)}
+        path = "/locks/acquire-many" if several else "/locks/acquire"
+        answer = await self.calls.call("POST", path, body, waits=wait_s, request_id=new_request_id(), accepts=(409,))
+        if answer.status == 409:
+            error = answer.body.get("error", {})
+            if error.get("code") != "lock_held":
+                raise denied(409, error)
+            refused: dict[str, Any] = answer.body
+            return refused
+        held = Held(self, keys, _tokens(answer, keys), ttl_s, answer)
+        if clock.now() - answer.sent > RENEW_AT * DOUBT_AT * ttl_s:
+            # It was granted some time after it was asked for. Only a renewal tells for how long it is ours from now on.
+            await held.renew()
+        return held
+
+    async def call_renew(self, key: str, token: int, ttl_s: float, limit_s: float) -> Answer:
+        body = {
+            "lock_key": key, "client_id": self.client_id, "fencing_token": token, "extend_time_ms": round(ttl_s * 1000),
+        }  # fmt: skip
+        return await self.calls.call("POST", "/locks/renew", body, timeout=limit_s)
+
+    async def call_release(self, key: str, token: int) -> Answer:
+        body = {"lock_key": key, "client_id": self.client_id, "fencing_token": token}
+        return await self.calls.call("POST", "/locks/release", body)
+
+    # --- leases and sessions --------------------------------------------------------------------------------------
+
+    async def acquire_lease(
+        self,
+        resource_id: str,
+        *,
+        ttl: float = 60.0,
+        max_lifetime: float | None = None,
+        on_lost: Lost | None = None,
+        timeout: float | None = None,
+    ) -> Lease:
+        """A lease that is renewed until it is released, lost, or `max_lifetime` seconds old."""
+        lease = await self.leases.acquire(resource_id, ttl, max_lifetime=max_lifetime, timeout=timeout)
+        if on_lost is not None:
+            lease.on_lost(on_lost)
+        return lease
+
+    def lease(
+        self, resource_id: str, *, ttl: float = 60.0, max_lifetime: float | None = None, on_lost: Lost | None = None
+    ) -> AbstractAsyncContextManager[Lease]:
+        """`async with client.lease("id") as lease:` LeaseLost is raised at the end when it was lost meanwhile."""
+        return held(self.acquire_lease, resource_id, ttl=ttl, max_lifetime=max_lifetime, on_lost=on_lost)
+
+    async def acquire_leases(
+        self,
+        resource_ids: Sequence[str],
+        *,
+        ttl: float = 60.0,
+        max_lifetime: float | None = None,
+        tokens: bool = False,
+        on_lost: Lost | None = None,
+        timeout: float | None = None,
+    ) -> list[Lease]:
+        """Any number, in order. `tokens`: also learn their fencing tokens. `timeout` is that of 2,000 of them."""
+        leases = await self.leases.acquire_many(
+            resource_ids, ttl, max_lifetime=max_lifetime, tokens=tokens, timeout=timeout
+        )
+        if on_lost is not None:
+            for lease in leases:
+                lease.on_lost(on_lost)
+        return leases
+
+    def session(self, ttl: float = 30.0) -> AbstractAsyncContextManager[Session]:
+        """`async with client.session() as session:` One heartbeat keeps all the locks and leases it owns."""
+        return session(self, ttl)
+
+    async def open_session(self, ttl: float = 30.0, *, timeout: float | None = None) -> Session:
+        """A session that is kept until `close`."""
+        return await opened(self, ttl, timeout)
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        *,
+        prefix: str = "",
+        kinds: Sequence[str] = (),
+        owner: str = "",
+        from_revision: int | None = None,
+        after: str | None = None,
+        patience: float = 60.0,
+    ) -> AsyncGenerator[Event, None]:
+        """Events from now on, from a revision, or `after` the event of an id: every one once, also when nodes die."""
+        return watch(
+            self, prefix=prefix, kinds=kinds, owner=owner, from_revision=from_revision, after=after, patience=patience
+        )
+
+    async def reclaim_worker(
+        self,
+        provider: str,
+        handler: Handler,
+        *,
+        kinds: Sequence[str] | None = None,
+        concurrency: int = 4,
+        worker_id: str | None = None,
+        claim: float = 30.0,
+        grace: float = 5.0,
+    ) -> None:
+        """Cleans up after `provider` until cancelled. What the handler raises is why it is tried again."""
+        worker = ReclaimWorker(
+            self, provider, handler, kinds=kinds, concurrency=concurrency, worker_id=worker_id, claim=claim, grace=grace
+        )
+        await worker.run()
+
+    # --- recipes --------------------------------------------------------------------------------------------------
+
+    def election(self, name: str, *, ttl: float = 10.0) -> Election:
+        return Election(self, name, ttl)
+
+    def semaphore(self, name: str, permits: int, *, ttl: float = 10.0) -> Semaphore:
+        return Semaphore(self, name, permits, ttl)
+
+    def read_write_lock(self, name: str, *, ttl: float = 10.0) -> ReadWriteLock:
+        return ReadWriteLock(self, name, ttl)
+
+    def barrier(self, name: str, parties: int, *, ttl: float = 10.0) -> Barrier:
+        return Barrier(self, name, parties, ttl)
+
+    def group(self, name: str, *, ttl: float = 10.0) -> Group:
+        return Group(self, name, ttl)
+
+
+def _tokens(answer: Answer, keys: tuple[str, ...]) -> dict[str, int]:
+    granted = answer.body.get("locks", [answer.body])
+    return {key: lock["fencing_token"] for key, lock in zip(keys, granted, strict=True)}

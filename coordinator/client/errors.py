@@ -1,0 +1,125 @@
+"""What can go wrong, as a user of the SDK sees it.
+
+HoldfastError
+├── Denied              the cluster said no, and nothing changed
+│   ├── Invalid           a value is malformed or out of bounds (400, 413), or breaks a rule such as acyclicity (422)
+│   ├── NotAllowed        this caller may not (401, 403)
+│   ├── NotHeld           the lock, lease or claim is not, or no longer, the caller's (403, 410)
+│   │   └── StaleToken      what the lock protects has seen a newer holder's token
+│   ├── NotFound          there is no such thing (404)
+│   ├── Conflict          somebody else has it, or it is in use (409)
+│   │   └── LockBusy        waited for as long as asked, in vain
+│   ├── Gone              reclaimed, or compacted away (410)
+│   │   └── Compacted       events that a watch asked for are gone; `revision` is the first that is there
+│   └── TooMuch           over a quota (429)
+├── Unavailable         no node could take it; nothing was done, try again later
+├── OutcomeUnknown      it may have been done; `request_id` repeats it safely
+├── LockLost            raised out of a lock's body: ownership could not be confirmed in time
+├── LeaseLost           the same of a lease, raised at the end of its body
+└── SessionLost         the same of a session
+    └── Stalled           this process stood still for too long: discard the transaction, verify the token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """`code` is the API's name of the mistake; `details` names the field, the limit or the holder."""
+
+    def __init__(self, message: str, *, code: str = "", details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = dict(details or {})
+
+
+class Denied(HoldfastError):
+    pass
+
+
+class Invalid(Denied):
+    pass
+
+
+class NotAllowed(Denied):
+    pass
+
+
+class NotHeld(Denied):
+    pass
+
+
+class StaleToken(NotHeld):
+    """A guard refused a write. `details`: the key, the token it came with, and the newest one seen."""
+
+
+class NotFound(Denied):
+    pass
+
+
+class Conflict(Denied):
+    pass
+
+
+class LockBusy(Conflict):
+    pass
+
+
+class Gone(Denied):
+    pass
+
+
+class Compacted(Gone):
+    """Read the state, then watch from `revision` on."""
+
+    @property
+    def revision(self) -> int:
+        return int(self.details["revision"])
+
+
+class TooMuch(Denied):
+    pass
+
+
+class Unavailable(HoldfastError):
+    pass
+
+
+class OutcomeUnknown(HoldfastError):
+    def __init__(self, message: str, *, code: str = "", request_id: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.request_id = request_id
+
+
+class LockLost(HoldfastError):
+    pass
+
+
+class LeaseLost(HoldfastError):
+    pass
+
+
+class SessionLost(HoldfastError):
+    pass
+
+
+class Stalled(LockLost):
+    """`details`: how long the pause was, how long it might have been, and whether the token is current, if verified."""
+
+
+_BY_STATUS: dict[int, type[Denied]] = {
+    400: Invalid, 413: Invalid, 422: Invalid, 401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict, 410: Gone,
+    429: TooMuch,
+}  # fmt: skip
+_NOT_HELD = frozenset(
+    ("not_holder", "not_owner", "lease_expired", "session_expired", "unknown_lease", "unknown_session")
+)
+
+
+def denied(status: int, error: Mapping[str, Any]) -> Denied:
+    """The exception for an answer of the API whose outcome is `denied`."""
+    code = str(error.get("code", ""))
+    kind = NotHeld if code in _NOT_HELD else _BY_STATUS.get(status, Denied)
+    return kind(str(error.get("message", f"HTTP {status}")), code=code, details=error.get("details"))

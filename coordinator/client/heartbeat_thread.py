@@ -1,0 +1,99 @@
+"""The thread that runs the event loop of a synchronous client, and with it all heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, Literal, TypeVar
+
+from coordinator.client.blocks import Block
+from coordinator.client.errors import HoldfastError
+
+T = TypeVar("T")
+Priority = Literal["realtime", "raised", "normal"]
+NICE = -10
+
+
+def raise_priority() -> Priority:
+    """Of the calling thread; as far as the system lets us."""
+    with contextlib.suppress(OSError, AttributeError):
+        # Threads and processes it starts are not real-time themselves.
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        return "realtime"
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        return "raised"
+    return "normal"
+
+
+class HeartbeatThread:
+    """An event loop in a thread, and how other threads have it do something."""
+
+    def __init__(self, *, priority: bool) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self._blocks: list[Block[Any]] = []
+        self.priority: Priority = "normal"
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started, priority), name="holdfast-heartbeats", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event, priority: bool) -> None:
+        asyncio.set_event_loop(self._loop)
+        if priority:
+            self.priority = raise_priority()
+        self._loop.call_soon(started.set)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result; interrupted (Ctrl-C), the work is cancelled."""
+        problem = ""
+        if os.getpid() != self._pid:
+            problem = "this client was made before the process forked: make a new one in the child"
+        elif self._loop.is_closed():
+            problem = "this client is closed"
+        elif threading.current_thread() is self._thread:
+            problem = "the thread of the heartbeats must not wait for itself: call from another thread"
+        if problem:
+            work.close()
+            raise HoldfastError(problem, code="client_unusable")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def enter(self, block: Block[T]) -> T:
+        self._blocks = [each for each in self._blocks if not each.over]
+        self._blocks.append(block)
+        try:
+            return self.run(block.enter())
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(block.give_up)
+            raise
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a block is running, in whatever thread."""
+        return any(not block.over for block in self._blocks)
+
+    def close(self) -> None:
+        if not self._loop.is_closed() and os.getpid() == self._pid:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def quiet(self) -> None:
+        """Ends what else is under way in the loop."""
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

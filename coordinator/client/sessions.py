@@ -1,0 +1,216 @@
+"""Sessions: one heartbeat keeps every lock and lease that belongs to it, and they end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from coordinator.client import clock
+from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, SessionLost, denied
+from coordinator.client.leases import Lease, Owner, held
+from coordinator.client.lock import LONG_WAIT_S, Mode, State
+
+if TYPE_CHECKING:
+    from coordinator.client.client import Client
+
+
+class Session(Owner):
+    def __init__(self, client: Client, session_id: str, ttl_s: float, confirmed: float) -> None:
+        super().__init__(ttl_s, confirmed)
+        self._client, self.session_id = client, session_id
+        self._ended = False
+        self._event = asyncio.Event()
+        self._on_lost: list[Callable[[Session], None]] = []
+
+    @property
+    def state(self) -> State:
+        return "RELEASED" if self._ended else super().state
+
+    @property
+    def valid_for(self) -> float:
+        """Seconds for which the cluster counts on it, whatever happens from now on. Never below 0."""
+        return 0.0 if self._ended else super().valid_for
+
+    def check(self) -> None:
+        """Raises SessionLost unless it is HELD."""
+        if self.state != "HELD":
+            raise SessionLost(f"the session is {self.state}: {self.lost_because or self.trouble}", code="session_lost")
+
+    def on_lost(self, callback: Callable[[Session], None]) -> None:
+        """Called once with the session when it is lost; at once if it is already."""
+        if self.lost_because:
+            asyncio.get_running_loop().call_soon(callback, self)
+        else:
+            self._on_lost.append(callback)
+
+    async def wait_lost(self) -> str:
+        """Returns when it is lost, with the reason."""
+        await self._event.wait()
+        return self.lost_because
+
+    async def close(self) -> None:
+        """Ends it, and all that belongs to it."""
+        if self._ended:
+            return
+        alive = super().state in ("HELD", "SUSPENDED")
+        self._client.keeper.remove(self)
+        self._ended = True
+        for lease in list(self.members.values()):
+            self._client.leases.let_go(lease)
+        self.doubt()
+        if alive:
+            with contextlib.suppress(Denied):
+                await self._client.calls.call("DELETE", f"/sessions/{self.session_id}")
+
+    def lose(self, reason: str) -> None:
+        if self.lost_because or self._ended:
+            return
+        super().lose(reason)
+        self._event.set()
+        for callback in self._on_lost:
+            asyncio.get_running_loop().call_soon(callback, self)
+
+    async def renew(self, limit_s: float) -> None:
+        asked = clock.now()
+        await self._client.calls.call("POST", f"/sessions/{self.session_id}/heartbeat", timeout=limit_s)
+        self.confirm(asked)
+
+    # --- what belongs to it ---------------------------------------------------------------------------------------
+
+    async def acquire_lease(self, resource_id: str, *, timeout: float | None = None) -> Lease:
+        return await self._client.leases.acquire(resource_id, self.ttl_s, session=self, timeout=timeout)
+
+    async def acquire_leases(
+        self, resource_ids: Sequence[str], *, tokens: bool = False, timeout: float | None = None
+    ) -> list[Lease]:
+        return await self._client.leases.acquire_many(
+            resource_ids, self.ttl_s, tokens=tokens, session=self, timeout=timeout
+        )
+
+    def lease(self, resource_id: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
+        return held(self.acquire_lease, resource_id, timeout=timeout)
+
+    @contextlib.asynccontextmanager
+    async def lock(
+        self,
+        key: str,
+        *,
+        wait: float | None = None,
+        mode: Mode = "exclusive",
+        permits: int = 1,
+        lock_delay: float = 0.0,
+    ) -> AsyncIterator[SessionHeld]:
+        """As `client.lock`, but kept by the session: the body is cancelled when the session is in doubt."""
+        hold = await self.acquire_lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        body, cancelled = asyncio.current_task(), False
+
+        def cancel() -> None:
+            nonlocal cancelled
+            if body is not None and not cancelled:
+                cancelled = True
+                body.cancel()
+
+        self.on_doubt(cancel)
+        lost = False
+        try:
+            yield hold
+            lost = hold.state != "HELD"
+        except asyncio.CancelledError as error:
+            if cancelled and body is not None and body.uncancel() == 0:
+                raise LockLost(hold.why(), code="lock_lost") from error
+            raise
+        finally:
+            self.off_doubt(cancel)
+            with contextlib.suppress(HoldfastError):
+                await hold.release()
+        if lost:
+            raise LockLost(hold.why(), code="lock_lost")
+
+    async def acquire_lock(
+        self,
+        key: str,
+        *,
+        wait: float | None = None,
+        mode: Mode = "exclusive",
+        permits: int = 1,
+        lock_delay: float = 0.0,
+    ) -> SessionHeld:
+        """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
+        body: dict[str, Any] = {
+            "lock_key": key, "client_id": self._client.client_id, "session_id": self.session_id, "mode": mode,
+            "permits": permits, "lease_time_ms": round(self.ttl_s * 1000), "lock_delay_ms": round(lock_delay * 1000),
+        }  # fmt: skip
+        until = None if wait is None else clock.now() + wait
+        while True:
+            piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
+            body["block_time_ms"] = round(piece * 1000)
+            answer = await self._client.calls.call("POST", "/locks/acquire", body, waits=piece, accepts=(409,))
+            if answer.status != 409:
+                return SessionHeld(self, key, answer.body["fencing_token"])
+            error = answer.body["error"]
+            if error["code"] != "lock_held":
+                raise denied(409, error)
+            if until is not None and clock.now() >= until - 0.001:
+                raise LockBusy(error["message"], code="lock_held", details=answer.body)
+
+    async def release_lock(self, key: str, token: int) -> None:
+        with contextlib.suppress(Denied):
+            await self._client.call_release(key, token)
+
+
+class SessionHeld:
+    """One hold of one lock, as valid as its session."""
+
+    def __init__(self, session: Session, key: str, token: int) -> None:
+        self._session, self.key, self.token = session, key, token
+        self._released = False
+
+    @property
+    def state(self) -> State:
+        return "RELEASED" if self._released else self._session.state
+
+    @property
+    def valid_for(self) -> float:
+        return 0.0 if self._released else self._session.valid_for
+
+    def check(self) -> None:
+        """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
+        if self.state != "HELD":
+            raise LockLost(self.why(), code="lock_lost")
+
+    def why(self) -> str:
+        reason = self._session.lost_because or self._session.trouble
+        return f"{self.key} is {self.state} with its session: {reason}"
+
+    async def release(self) -> None:
+        if not self._released:
+            alive = self.state in ("HELD", "SUSPENDED")
+            self._released = True
+            if alive:
+                await self._session.release_lock(self.key, self.token)
+
+
+async def opened(client: Client, ttl: float, timeout: float | None = None) -> Session:
+    body = {"client_id": client.client_id, "ttl_ms": round(ttl * 1000)}
+    answer = await client.calls.call("POST", "/sessions", body, timeout=timeout)
+    session = Session(client, answer.body["session_id"], ttl, answer.sent + answer.body["ttl_ms"] / 1000 - ttl)
+    client.keeper.add(session)
+    return session
+
+
+@contextlib.asynccontextmanager
+async def session(client: Client, ttl: float) -> AsyncIterator[Session]:
+    """A session for the length of a body. The body goes on when it is lost; SessionLost is raised at its end."""
+    open_session = await opened(client, ttl)
+    try:
+        yield open_session
+        lost = open_session.state == "LOST"
+    finally:
+        with contextlib.suppress(HoldfastError):
+            await open_session.close()
+    if lost:
+        reason = open_session.lost_because or open_session.trouble
+        raise SessionLost(f"the session was lost: {reason}", code="session_lost")

@@ -1,0 +1,219 @@
+"""The reference graph as rows: resources, the edges between them, and the lists a resource can be in.
+
+A resource is in at most one list at a time (suspects, unreferenced, one of its lane's), so two fields hold them all.
+Edges hang on two lists each: out of their source, into their target. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.machine.columns import SlotTable
+from coordinator.machine.timers import TimedTable
+
+LIVE, DYING, PENDING, DELAYED, CLAIMED, DEAD = range(1, 7)
+"""States of a resource. From DYING on it is never used again: its references are being cut (DYING), its clean-up waits
+for a worker (PENDING), for a moment (DELAYED), is being done (CLAIMED), or was given up (DEAD)."""
+
+PINNED, ORPHANED = 1, 2
+"""Flags. ORPHANED: what referred to it was reclaimed, and the edge said that it stays."""
+
+CASCADE, ORPHAN, BLOCK = 1, 2, 3
+"""What becomes of an edge's target when its source is reclaimed: it may follow; it stays; the source may not go."""
+POLICIES = {"cascade": CASCADE, "orphan": ORPHAN, "block": BLOCK}
+POLICY_NAMES = {number: name for name, number in POLICIES.items()}
+
+NO_LIST, SUSPECTS, UNREFERENCED, READY, DEAD_LETTERS = range(5)
+"""Which list a resource is in."""
+
+
+class ResourceTable(TimedTable):
+    FIELDS = (
+        ("expiry_ms", "i8"), ("deadline_ms", "i8"), ("hold_ms", "i8"), ("token", "i8"), ("rank", "i8"),
+        ("suspected", "i8"), ("since_ms", "i8"), ("generation", "u4"), ("timer", "u4"), ("name", "u4"),
+        ("provider", "u4"), ("kind", "u4"), ("next", "u4"), ("previous", "u4"), ("first_out", "u4"), ("first_in", "u4"),
+        ("in_count", "u4"), ("blocks", "u4"), ("candidate", "u4"), ("counted_for", "u4"),
+        ("counted", "u4"), ("worker", "u4"), ("buffer_ms", "u4"), ("attempt", "u2"), ("state", "u1"), ("flags", "u1"),
+        ("on_lost", "u1"), ("list", "u1"), ("unused", "u2"),
+    )  # fmt: skip
+
+    expiry_ms: memoryview
+    """When to look at it again on its own account: the end of a hold, of a delay, of a claim."""
+    deadline_ms: memoryview
+    """Its absolute end of life, whoever refers to it."""
+    hold_ms: memoryview
+    """Not reclaimed before: a paused client gets this long to notice that its lease is gone."""
+    token: memoryview
+    rank: memoryview
+    """Its place in the order of an acyclic namespace: sources before targets."""
+    suspected: memoryview
+    """The revision at which it last lost a reference and kept others."""
+    since_ms: memoryview
+    """When it was registered; from DYING on, when it began to be reclaimed."""
+    name: memoryview
+    provider: memoryview
+    kind: memoryview
+    previous: memoryview
+    first_out: memoryview
+    first_in: memoryview
+    in_count: memoryview
+    blocks: memoryview
+    """How many edges out of it say that it may not go while they stand."""
+    candidate: memoryview
+    """The number of the set it was last proposed to be reclaimed with."""
+    counted_for: memoryview
+    counted: memoryview
+    """How many edges from members of set `counted_for` lead here."""
+    worker: memoryview
+    buffer_ms: memoryview
+    attempt: memoryview
+    flags: memoryview
+    on_lost: memoryview
+    list: memoryview
+
+
+class EdgeTable(SlotTable):
+    """`state` is the edge's policy; `next` the next edge out of the same source (plus one)."""
+
+    FIELDS = (
+        ("source", "u4"), ("target", "u4"), ("next", "u4"), ("previous", "u4"), ("next_in", "u4"),
+        ("previous_in", "u4"), ("state", "u1"), ("unused", "u1"), ("unused_too", "u2"),
+    )  # fmt: skip
+
+    source: memoryview
+    target: memoryview
+    previous: memoryview
+    next_in: memoryview
+    previous_in: memoryview
+
+    def out_of(self, first: int) -> Iterator[int]:
+        """Edges from `first` (plus one) on, out of one source. Not to be changed meanwhile."""
+        while first:
+            yield first - 1
+            first = self.next[first - 1]
+
+    def into(self, first: int) -> Iterator[int]:
+        while first:
+            yield first - 1
+            first = self.next_in[first - 1]
+
+
+class HolderLinks(SlotTable):
+    """Beside each lease row, its neighbours among the ACTIVE leases on the same resource (plus one).
+
+    The first of them is `next` of the resource's name, whether or not a provider has registered the resource.
+    """
+
+    FIELDS = (("next", "u4"), ("previous", "u4"))
+
+    previous: memoryview
+
+    def cover(self, slot: int) -> None:
+        if self.used <= slot:
+            self.allocate_many(slot + 1 - self.used)
+
+
+@dataclass(slots=True)
+class Chain:
+    """A list of resources, by their slots plus one."""
+
+    first: int = 0
+    last: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Lane:
+    """Clean-ups of one kind for one provider. Its failures delay only itself."""
+
+    ready: Chain
+    dead: Chain
+    delayed: int = 0
+    claimed: int = 0
+    failures: int = 0
+    """In a row."""
+    closed_until_ms: int = 0
+    """While it fails nothing is handed out until then, and after that one at a time."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.ready.count or self.dead.count or self.delayed or self.claimed)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A set the collector is proposing, part by part, and what was found of it so far."""
+
+    number: int
+    parts: int
+    members: array[int]
+    satisfied: int = 0
+    """Members all of whose references come from members."""
+    broken: bool = False
+    """A member changed since its part came in."""
+
+
+@dataclass(slots=True)
+class Condemned:
+    """A set that was found to be garbage; its members are worked off from `position` on."""
+
+    members: array[int]
+    position: int = 0
+
+
+def push(table: ResourceTable, chain: Chain, which: int, slot: int) -> None:
+    """To the end. The resource must be in no list."""
+    table.touch(slot)
+    table.list[slot] = which
+    table.previous[slot] = chain.last
+    table.next[slot] = 0
+    if chain.last:
+        table.touch(chain.last - 1)
+        table.next[chain.last - 1] = slot + 1
+    else:
+        chain.first = slot + 1
+    chain.last = slot + 1
+    chain.count += 1
+
+
+def take_out(table: ResourceTable, chain: Chain, slot: int) -> None:
+    before, after = table.previous[slot], table.next[slot]
+    if before:
+        table.touch(before - 1)
+        table.next[before - 1] = after
+    else:
+        chain.first = after
+    if after:
+        table.touch(after - 1)
+        table.previous[after - 1] = before
+    else:
+        chain.last = before
+    table.touch(slot)
+    table.next[slot] = table.previous[slot] = 0
+    table.list[slot] = NO_LIST
+    chain.count -= 1
+
+
+def members(table: ResourceTable, chain: Chain) -> Iterator[int]:
+    at = chain.first
+    while at:
+        yield at - 1
+        at = table.next[at - 1]
+
+
+def edge_hash(source: int, target: int) -> int:
+    mixed = (source * 0x9E3779B97F4A7C15 + target * 0xD6E8FEB86659FD93) & 0xFFFFFFFFFFFFFFFF
+    return (mixed ^ mixed >> 32) & 0xFFFFFFFF
+
+
+def edge_hashes(sources: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    mixed = sources.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed += targets.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    folded: npt.NDArray[Any] = (mixed ^ mixed >> np.uint64(32)) & np.uint64(0xFFFFFFFF)
+    return folded

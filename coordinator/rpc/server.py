@@ -1,0 +1,159 @@
+"""Listening: the gRPC port on the node's own event loop, its bounds, and its end without cutting calls off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from coordinator.http.errors import ApiError, bad_request
+from coordinator.http.ports import NodeView
+from coordinator.rpc import leases
+from coordinator.rpc.calls import Call
+from coordinator.rpc.messages import CLASSES, METHODS, PACKAGE, Method
+from coordinator.rpc.renewals import Renewals
+
+DRAIN_S = 5.0
+MESSAGE_BYTES_MAX = 16 << 10
+"""The longest names come to 2 KB."""
+QUIET_S = 0.05
+QUIET_ROUNDS = 10
+"""The library cancels a call that comes in while it shuts down, and its client cannot know what became of it. So for
+up to so many rounds calls are refused in words, until one passes without a call."""
+CALLS_MAX = 10_000
+"""Under way at once, streams included; more get RESOURCE_EXHAUSTED."""
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # or a second node could share the port, and calls would go to either
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 1_000),
+    ("grpc.keepalive_time_ms", 30_000),  # a stream whose client vanished ends
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+_MALFORMED = object()
+_LOGGER = logging.getLogger(__name__)
+
+Unary = Callable[[Call, Any], Awaitable[Any]]
+
+
+class RpcServer:
+    """Both services on one address. `stop` refuses new calls at once and waits for those under way."""
+
+    kind = "grpc"
+
+    def __init__(self, node: NodeView, listen: str) -> None:
+        self.listen = listen
+        self._node = node
+        self._renewals = Renewals()
+        self._calls = 0
+        self._stopping = False
+
+    async def start(self) -> None:
+        """OSError when the address cannot be had."""
+        # Made here: it belongs to the loop that runs.
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        handlers: dict[str, Unary] = {
+            "AcquireLease": leases.acquire,
+            "RenewLease": leases.renew,
+            "ReleaseReference": leases.release,
+        }
+        for method in METHODS:
+            routed = self._stream(method) if method.streams else self._unary(method, handlers[method.name])
+            service = grpc.method_handlers_generic_handler(f"{PACKAGE}.{method.service}", {method.name: routed})
+            self._server.add_generic_rpc_handlers((service,))
+        try:
+            bound = self._server.add_insecure_port(self.listen)
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+        if not bound:
+            raise OSError(f"{self.listen} cannot be listened on")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._renewals.stop()
+        for _ in range(QUIET_ROUNDS):
+            before = self._calls
+            await asyncio.sleep(QUIET_S)
+            if self._calls == before:
+                break
+        await self._server.stop(DRAIN_S)
+
+    def _admit(self) -> None:
+        self._calls += 1
+        if self._stopping:
+            raise ApiError(503, "stopping", "this node is stopping: ask another", outcome="retry")
+
+    def _unary(self, method: Method, handler: Unary) -> Any:
+        async def serve(request: Any, context: Any) -> Any:
+            call = Call(self._node, context)
+            try:
+                self._admit()
+                if request is _MALFORMED:
+                    raise _malformed(method)
+                answer = await handler(call, request)
+                call.finish()
+                return answer
+            except ApiError as error:
+                await call.refuse(error)
+            except Exception:  # noqa: BLE001 - logged there, and told
+                await call.refuse(_bug(method))
+
+        return grpc.unary_unary_rpc_method_handler(serve, **_codecs(method))
+
+    def _stream(self, method: Method) -> Any:
+        async def serve(requests: AsyncIterator[Any], context: Any) -> None:
+            call = Call(self._node, context)
+            try:
+                self._admit()
+                await self._renewals.serve(call, _well_formed(method, requests), context.write)
+                call.finish()
+            except ApiError as error:
+                await call.refuse(error)
+            except Exception:  # noqa: BLE001 - logged there, and told
+                await call.refuse(_bug(method))
+
+        return grpc.stream_stream_rpc_method_handler(serve, **_codecs(method))
+
+
+def _codecs(method: Method) -> dict[str, Any]:
+    return {
+        "request_deserializer": _parser(CLASSES[method.request]),
+        "response_serializer": CLASSES[method.response].SerializeToString,
+    }
+
+
+def _parser(message: Any) -> Callable[[bytes], Any]:
+    def parse(raw: bytes) -> Any:
+        """Left to itself, the library would answer INTERNAL, as if it were this node's mistake."""
+        try:
+            return message.FromString(raw)
+        except DecodeError:
+            return _MALFORMED
+
+    return parse
+
+
+async def _well_formed(method: Method, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        if request is _MALFORMED:
+            raise _malformed(method)
+        yield request
+
+
+def _malformed(method: Method) -> ApiError:
+    return bad_request(f"the message is not a {PACKAGE}.{method.request}, or a text in it is not UTF-8")
+
+
+def _bug(method: Method) -> ApiError:
+    """The call may have reached the cluster before it, so the outcome is unknown."""
+    _LOGGER.exception("%s failed", method.name)
+    return ApiError(500, "internal", "a bug in this node; its log has the trace", outcome="unknown")

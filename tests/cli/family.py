@@ -1,0 +1,42 @@
+"""A command that is hard to get rid of: children, an orphan and sessions of their own, all deaf to SIGTERM.
+
+Each writes the time over and over into a file of its own, so that it is known afterwards until when it lived.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+NAMES = ("shell", "child", "grandchild", "own-session", "orphan")
+
+
+def live(directory: str, name: str) -> None:
+    place = os.open(f"{directory}/{name}", os.O_CREAT | os.O_WRONLY)
+    while True:
+        os.pwrite(place, f"{os.getpid()} {time.clock_gettime(time.CLOCK_BOOTTIME):020.6f}".encode(), 0)
+        select.select([], [], [], 0.003)
+
+
+def main(directory: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        name = "grandchild" if os.fork() == 0 else "child"
+        live(directory, name)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            # Its parent goes on; the next one's does not.
+            live(directory, "own-session")
+        if os.fork() == 0:
+            os.setsid()
+            live(directory, "orphan")
+        os._exit(0)
+    live(directory, "shell")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

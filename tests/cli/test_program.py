@@ -1,0 +1,110 @@
+"""What holds for every command: help, --json, exit codes, suggestions; and the completion scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.cli import main
+from coordinator.cli.arguments import subcommands
+from coordinator.cli.output import lasting, table
+from coordinator.cli.program import parser
+
+NOT_FOR_PROGRAMS = {"up", "node", "completion"}
+
+
+def leaves(top: argparse.ArgumentParser, *path: str) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    below = subcommands(top)
+    if not below:
+        yield path, top
+    for name, each in below.items():
+        yield from leaves(each, *path, name)
+
+
+def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    told = capsys.readouterr()
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code, told.out + told.err
+
+
+def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for path, leaf in leaves(parser()):
+        assert exits(capsys, *path, "--help")[0] == 0, path
+        assert ("--json" in leaf._option_string_actions) != (path[0] in NOT_FOR_PROGRAMS), path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lok"], "did you mean lock?"),
+        (["lease", "acqire", "r"], "did you mean acquire?"),
+        (["lock", "k", "--tll", "3", "--", "true"], "did you mean --ttl?"),
+        (["resources", "list", "--state", "alive"], "did you mean live?"),
+        (["lock", "k", "--ttl", "0", "--", "true"], "more than 0"),
+        (["lock", "k", "--shared", "--permits", "2", "--", "true"], "not allowed with"),
+        (["status", "--watch", "soon"], "no number of seconds"),
+        ([], "COMMAND"),
+    ],
+)
+def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    code, said = exits(capsys, *words)
+    assert (code, told in said) == (2, True), said
+
+
+@pytest.mark.parametrize("words", [["locks", "list"], ["status"], ["snapshot"], ["watch"]])
+def test_an_unreachable_cluster_is_worth_another_try(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main([*words, "--endpoints", "127.0.0.1:1", "--timeout", "0.2", "--json"]) == 75
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert (error["code"], error["outcome"]) == ("unavailable", "retry")
+
+
+def test_names_cannot_draw_on_the_terminal() -> None:
+    assert "\x1b" not in table(("key",), [["\x1b[2Jboo\nrow"]])
+    assert len(table(("key",), [["a\nb"]]).splitlines()) == 2
+
+
+def test_lengths_of_time() -> None:
+    said = [lasting(each) for each in (None, 0, 950, 61_000, 3_600_000 * 5, 3_600_000 * 24 * 9)]
+    assert said == [None, "0.0 s", "0.9 s", "1 min 1 s", "5 h 0 min", "9 days"]
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_the_shell_s(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    assert all(name in script.read_text() for name in subcommands(parser()))
+    if shutil.which(shell) is not None:
+        checked = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("holdfast sess", ["session"]),
+        ("holdfast lease re", ["release", "renew"]),
+        ("holdfast --version lease re", ["release", "renew"]),
+        ("holdfast lease acquire --cl", ["--client"]),
+        ("holdfast lock locks --tt", ["--ttl"]),
+        ("holdfast completion f", ["fish"]),
+    ],
+)
+def test_bash_completes(typed: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    words = " ".join(f"'{word}'" for word in typed.split())
+    script += f"\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _holdfast; echo ${{COMPREPLY[@]}}\n"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == offered

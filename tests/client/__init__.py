@@ -1,0 +1,1 @@
+"""The SDK against real nodes."""

@@ -1,0 +1,112 @@
+"""A client that is stopped while it holds a lock and goes on, unaware, when another has it: seed 001's T1 to T6.
+
+Run as a program it is that client: it takes the lock, says so, waits for a line, and writes with the token it got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from coordinator.client import LockLost, StaleToken
+from coordinator.client.guards_sql import SqlGuard
+from coordinator.client.sync import SyncClient
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KEY = "inventory_item_98210"
+SCHEMA = (
+    "CREATE TABLE inventory_items (item_id VARCHAR(64) PRIMARY KEY, quantity INTEGER NOT NULL, "
+    "last_fencing_token BIGINT NOT NULL DEFAULT 0)"
+)
+ITEMS = SqlGuard("inventory_items", key="item_id")
+
+
+def connect(kind: str, where: str) -> Any:
+    return sqlite3.connect(where, timeout=30) if kind == "sqlite" else psycopg.connect(where)
+
+
+def set_up(connection: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(SCHEMA)
+    cursor.execute("INSERT INTO inventory_items VALUES ('98210', 10, 0)")
+    connection.commit()
+
+
+def state(connection: Any) -> tuple[int, int]:
+    cursor = connection.cursor()
+    cursor.execute("SELECT quantity, last_fencing_token FROM inventory_items WHERE item_id = '98210'")
+    row = cursor.fetchone()
+    connection.commit()
+    return tuple(row)
+
+
+def take_one(connection: Any, token: int) -> None:
+    try:
+        ITEMS.update(connection, "98210", token, "quantity = quantity - :by", {"by": 1})
+    except StaleToken:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def trace(kind: str, where: str, endpoints: list[str], ttl: float = 2.0) -> None:
+    """The table, step by step."""
+    connection = connect(kind, where)
+    set_up(connection)
+    command = [sys.executable, "-m", "tests.client.zombie", kind, where, str(ttl), *endpoints]
+    zombie = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert zombie.stdout is not None and zombie.stdin is not None
+        first = json.loads(zombie.stdout.readline())["token"]  # T1
+        os.kill(zombie.pid, signal.SIGSTOP)  # T2
+        with SyncClient(endpoints) as client, client.lock(KEY, ttl=30) as held:  # T3, T4: when the lease has run out
+            assert held.token > first
+            take_one(connection, held.token)  # T5
+            assert state(connection) == (9, held.token)
+            zombie.stdin.write("go on\n")
+            zombie.stdin.close()
+            os.kill(zombie.pid, signal.SIGCONT)  # T6
+            told = json.loads(zombie.stdout.readline())
+            assert told["refused"] == "StaleToken" and told["newest_token"] == held.token, told
+            assert told["valid_for"] == 0, told
+            assert state(connection) == (9, held.token)
+            take_one(connection, held.token)  # the holder may write again
+            assert state(connection) == (8, held.token)
+        assert zombie.wait(timeout=30) == 0
+    finally:
+        zombie.kill()
+        zombie.wait()
+        zombie.stdout.close()  # type: ignore[union-attr]
+        connection.close()
+
+
+def main(kind: str, where: str, ttl: str, *endpoints: str) -> None:
+    """Asks nobody before it writes: all that stands between it and the data is the guard."""
+    connection = connect(kind, where)
+    with (
+        contextlib.suppress(LockLost),
+        SyncClient(endpoints, timeout=5.0) as client,
+        client.lock(KEY, ttl=float(ttl)) as held,
+    ):
+        print(json.dumps({"token": held.token}), flush=True)
+        sys.stdin.readline()
+        try:
+            take_one(connection, held.token)
+            told: dict[str, Any] = {"refused": None}
+        except StaleToken as error:
+            told = {"refused": "StaleToken", **error.details}
+        print(json.dumps({**told, "state": held.state, "valid_for": held.valid_for}), flush=True)
+    connection.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

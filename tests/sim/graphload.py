@@ -1,0 +1,210 @@
+"""Simulated providers, clients and workers of the reference graph, and the leader's collector between them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.ports import Committed, Outcome
+from coordinator.machine import commands as c
+from coordinator.machine import results as r
+from coordinator.machine.codec import encode_command
+from coordinator.machine.collection import Collection, CollectionCounts, packed
+from coordinator.machine.machine import Machine
+from tests.checkers.violation import Violation
+from tests.sim.world import Site, World
+
+TIMEOUT_S = 2.0
+TICK_S = 0.05
+NAMES = tuple(f"r{number}" for number in range(14))
+VERBS = (
+    ("put",) * 3 + ("edge",) * 4 + ("family",) * 6 + ("cut",) * 4 + ("lease",) * 3 + ("release",) * 4 + ("claim",) * 5
+    + ("delete",)
+)  # fmt: skip
+
+
+@dataclass
+class Known:
+    """What somebody was told that there is, and may be gone by now."""
+
+    edges: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=12))
+    leases: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=6))
+
+    def learn(self, command: c.Command) -> None:
+        if isinstance(command, c.PutEdges):
+            self.edges.extend(zip(command.sources, command.targets, strict=True))
+        elif isinstance(command, c.AcquireLease):
+            self.leases.append((command.resource_id, command.client_id))
+
+
+def drawn(rng: random.Random, verb: str, worker: str, known: Known) -> c.Command:
+    start = rng.randrange(len(NAMES))
+    near = tuple(NAMES[(start + step) % len(NAMES)] for step in (0, 1, 2, 3)) if rng.random() < 0.9 else NAMES
+    name = rng.choice(near)
+    match verb:
+        case "put":
+            return c.PutResources(
+                tuple(rng.sample(NAMES, rng.choice((1, 3, 6)))),
+                "disk",
+                rng.choice(("file", "row")),
+                rng.choice((None,) * 15 + (1_500,)),
+                rng.choice((0, 800, 800)),
+                rng.random() < 0.02,
+                rng.choice(("cascade",) * 20 + ("orphan", "block")),
+            )
+        case "edge":
+            return c.PutEdges((name,), (rng.choice(near),), rng.choice((None,) * 20 + ("orphan", "block")))
+        case "cut":
+            return c.DeleteEdge(*rng.choice(known.edges or [(name, name)]))
+        case "lease":
+            return c.AcquireLease(name, rng.choice("ab"), rng.choice((300, 300, 1_000, 1_000, 1_500, 1_500, 600_000)))
+        case "release":
+            return c.ReleaseLease(*(known.leases.popleft() if known.leases else (name, "a")))
+        case "claim":
+            return c.ClaimReclaims("disk", worker, rng.choice((2, 20)), rng.choice((100, 1000)))
+        case _:
+            return c.DeleteResource(name, rng.random() < 0.5)
+
+
+def drawn_family(rng: random.Random) -> list[c.Command]:
+    """A ring that a lease keeps for a while, and with it perhaps what hangs on the ring."""
+    start = rng.randrange(len(NAMES))
+    names = tuple(NAMES[(start + step) % len(NAMES)] for step in range(rng.choice((2, 3, 5))))
+    ring = names[: rng.choice((2, 3))]
+    return [
+        c.PutResources(names, "disk", rng.choice(("file", "row")), None, rng.choice((0, 300)) + 500),
+        c.PutEdges((*ring, *names[:-1]), (*ring[1:], ring[0], *names[1:])),
+        c.AcquireLease(rng.choice(ring), rng.choice("ab"), rng.choice((300, 1_000, 1_500))),
+    ]
+
+
+class GraphClient:
+    """One command after the other, on random nodes; what it claims it acknowledges, mostly."""
+
+    def __init__(self, load: GraphLoad, name: str) -> None:
+        self._load, self._name = load, name
+        self._rng = random.Random(load.world.rng.getrandbits(64))
+        self._plans: list[c.Command] = []
+
+    def begin(self) -> None:
+        if self._load.running:
+            self._load.world.at(self._rng.expovariate(self._load.rate), self._act)
+
+    def _act(self) -> None:
+        if not self._plans:
+            verb = self._rng.choice(VERBS)
+            family = verb == "family"
+            self._plans = drawn_family(self._rng) if family else [drawn(self._rng, verb, self._name, self._load.known)]
+        command = self._plans.pop(0)
+        self._load.send(self._rng, command, self._told)
+
+    def _told(self, result: Any) -> None:
+        if isinstance(result, r.ReclaimsClaimed) and result.items and self._rng.random() < 0.9:
+            ids, tokens = zip(*((item.reclaim_id, item.token) for item in result.items), strict=True)
+            ack = c.AckReclaims(self._name, packed(ids), packed(tokens))
+            self._load.send(self._rng, ack, lambda answer: self._acknowledged(ids, answer))
+        else:
+            self.begin()
+
+    def _acknowledged(self, ids: tuple[int, ...], answer: Any) -> None:
+        if isinstance(answer, r.ReclaimsAnswered):
+            for number, verdict in zip(ids, answer.verdicts, strict=True):
+                self._load.acknowledge(number, r.RECLAIM_VERDICTS[verdict])
+        self.begin()
+
+
+class SimCollector:
+    """What the product's collector does on a leader, driven by simulated time, for all sites."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = random.Random(world.rng.getrandbits(64))
+        self.counts = CollectionCounts()
+        self._collections: dict[str, tuple[Machine, Collection]] = {}
+        self._asked: dict[str, int] = {}
+        """The life of a site that waits for an answer."""
+        world.at(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._world.at(TICK_S * self._rng.uniform(0.5, 1.5), self._tick)
+        for name, site in sorted(self._world.sites.items()):
+            if site.node is not None and not site.stopped and self._asked.get(name) != site.life:
+                self._turn(name, site)
+
+    def _turn(self, name: str, site: Site) -> None:
+        node = site.node
+        machine, collection = self._collections.get(name, (None, None))
+        if machine is not site.machine or collection is None:
+            collection = Collection(site.machine, self.counts)
+            self._collections[name] = site.machine, collection
+        if node is None or not node.leadership.ready:
+            collection.abandon()
+            return
+        command = collection.step(self._rng.choice((1, 4, 1000)))
+        if command is None and self._rng.random() < 0.5 and not collection.under_way:
+            command = c.Sweep(100)
+        if command is None:
+            return
+        self._asked[name] = site.life
+
+        def told(outcome: Outcome) -> None:
+            self._asked.pop(name, None)
+            if not isinstance(command, c.Sweep):
+                collection.answered(command, outcome.result if isinstance(outcome, Committed) else None)
+
+        site.run(lambda: node.propose(encode_command(command), TIMEOUT_S, told))
+
+
+class GraphLoad:
+    def __init__(self, world: World, *, clients: int, rate: float) -> None:
+        self.world, self.rate = world, rate
+        self.running = False
+        self.outcomes: Counter[str] = Counter()
+        self.known = Known()
+        self._done: Counter[int] = Counter()
+        self._clients = [GraphClient(self, f"w{number}") for number in range(clients)]
+
+    def start(self) -> None:
+        self.running = True
+        for client in self._clients:
+            client.begin()
+
+    def stop(self) -> None:
+        self.running = False
+
+    def send(self, rng: random.Random, command: c.Command, told: Callable[[Any], None]) -> None:
+        """To some node. `told` gets the result, or None when there is none, once; a node that dies tells nothing."""
+        site = rng.choice([site for _, site in sorted(self.world.sites.items())])
+        body, life, waiting = encode_command(command), site.life, [told]
+
+        def end(result: Any) -> None:
+            if waiting:
+                waiting.pop()(result)
+
+        def answered(outcome: Outcome) -> None:
+            if site.life == life:
+                self._count(command, outcome)
+                end(outcome.result if isinstance(outcome, Committed) else None)
+
+        self.world.at(2 * TIMEOUT_S, lambda: end(None))
+        if site.node is not None and not site.stopped:
+            node = site.node
+            site.run(lambda: node.propose(body, TIMEOUT_S, answered))
+
+    def _count(self, command: c.Command, outcome: Outcome) -> None:
+        if not isinstance(outcome, Committed):
+            self.outcomes[f"{type(outcome).__name__.lower()}: {outcome.code}"] += 1
+        elif isinstance(outcome.result, r.Denied):
+            self.outcomes[f"refused {outcome.result.code}"] += 1
+        else:
+            self.known.learn(command)
+            self.outcomes[type(command).__name__] += 1
+
+    def acknowledge(self, number: int, verdict: str) -> None:
+        self.outcomes[f"ack {verdict}"] += 1
+        self._done[number] += verdict == "ok"
+        if self._done[number] > 1:
+            raise Violation("one_effect", f"clean-up {number} was acknowledged twice (I8)")
