@@ -42,7 +42,7 @@ format: $(STAMP) ## rewrite the sources as ruff format has them
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 test: lint ## everything but Docker: lint, types, tests, simulation
-	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --durations=10 $(PYTEST_ARGS)
+	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 sim: $(STAMP) ## one simulated run: make sim SEED=42
 	@$(BIN)/python -m tests.sim --seed $(SEED)
