@@ -10,7 +10,7 @@ import pytest
 from tests.cli.processes import Up
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_cluster_keeps_to_its_own_document(cluster: Up) -> None:
     run = subprocess.run(
         [
@@ -21,6 +21,6 @@ def test_the_cluster_keeps_to_its_own_document(cluster: Up) -> None:
             "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
             "response_schema_conformance,response_headers_conformance",
         ],
-        capture_output=True, text=True, timeout=380, check=False,
+        capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-8_000:]

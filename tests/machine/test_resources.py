@@ -347,7 +347,7 @@ def test_the_quota_of_names_counts_providers_and_kinds(graph: Graph) -> None:
 
 # --- much at once ---------------------------------------------------------------------------------------------------
 
-MANY = 100_000
+MANY = 30_000
 AN_ENTRY = MAX_EXPIRIES_PER_ENTRY
 """Work before an entry's commands and after them, together."""
 

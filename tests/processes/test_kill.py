@@ -18,7 +18,7 @@ ROUNDS = 20
 KILLS = 20
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_killing_all_nodes_at_random_moments_loses_nothing_acknowledged(tmp_path: Path) -> None:
     # Small bounds, so that rounds also fall into segment rolls and snapshots.
     fleet = Fleet(
@@ -58,7 +58,7 @@ async def _at_least(load: Load, count: int) -> bool:
     return load.acknowledged() >= count
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_killed_leader_is_replaced_quickly(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     try:

@@ -23,7 +23,7 @@ JOBS = 2
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_no_seed_reclaims_what_is_reachable_or_leaves_garbage() -> None:
     counts: Counter[str] = Counter()
     with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn")) as pool:
