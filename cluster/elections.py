@@ -119,13 +119,17 @@ class Elections:
             # The library leaves the deadline of long ago behind when a leader steps down.
             self._was_leader = False
             engine.election_deadline = max(engine.election_deadline, now + engine.random_timeout())
+        if not self._membership.votes or self.unheard:
+            # In good time: the deadline must not pass between here and the library's own look at the clock, or a node
+            # that nobody has taken in yet would lead itself, and its entries could be taken for the cluster's.
+            if engine.election_deadline < now + self._timing.election_min / 2:
+                engine.election_deadline = now + engine.random_timeout()
+            return
         if engine.election_deadline >= now:
             return
-        if not self._membership.votes or self.unheard:
-            engine.election_deadline = now + engine.random_timeout()
-        elif self._transfer == (engine.leader, engine.term):
+        if self._transfer == (engine.leader, engine.term):
             return
-        elif now < self._withhold_until:
+        if now < self._withhold_until:
             engine.election_deadline = self._withhold_until
         elif self._guards.pre_vote and not self._majority_agrees():
             self._ask_around()
