@@ -12,10 +12,8 @@ from cluster.clusterclock import ClusterClock
 from cluster.guards import Guards
 from cluster.membership import Membership
 from cluster.options import Limits
-from cluster.ports import Committed, Denied, Outcome, StateMachine, Unknown
+from cluster.ports import Committed, Denied, Entry, Outcome, StateMachine, Unknown
 from cluster.snapshots import SnapshotCorrupt, SnapshotMeta, SnapshotReader, SnapshotStore
-
-Entry = tuple[bytes, int, int]
 
 
 class _Sending:

@@ -109,30 +109,35 @@ class Elections:
 
     # --- campaigning -----------------------------------------------------------------------------------------
 
-    def before_tick(self) -> None:
-        """Hold the library's election deadline back unless this node may campaign now."""
+    def before_tick(self) -> bool:
+        """Whether this node may campaign in the tick that comes, should the library find its deadline passed.
+
+        Only a deadline that has passed by now counts: one that passes while this step goes on has not been through
+        pre-vote, and on a node that nobody has taken in yet it would make a leader of one (whose entries the
+        cluster's could later be taken for).
+        """
         engine, now = self._engine, self._clock.now()
         if engine.is_leader:
             self._was_leader = True
-            return
+            return False
         if self._was_leader:
             # The library leaves the deadline of long ago behind when a leader steps down.
             self._was_leader = False
             engine.election_deadline = max(engine.election_deadline, now + engine.random_timeout())
-        if not self._membership.votes or self.unheard:
-            # In good time: the deadline must not pass between here and the library's own look at the clock, or a node
-            # that nobody has taken in yet would lead itself, and its entries could be taken for the cluster's.
-            if engine.election_deadline < now + self._timing.election_min / 2:
-                engine.election_deadline = now + engine.random_timeout()
-            return
         if engine.election_deadline >= now:
-            return
+            return False
+        if not self._membership.votes or self.unheard:
+            engine.election_deadline = now + engine.random_timeout()
+            return False
         if self._transfer == (engine.leader, engine.term):
-            return
+            return True
         if now < self._withhold_until:
             engine.election_deadline = self._withhold_until
-        elif self._guards.pre_vote and not self._majority_agrees():
+            return False
+        if self._guards.pre_vote and not self._majority_agrees():
             self._ask_around()
+            return False
+        return True
 
     def _majority_agrees(self) -> bool:
         others = self._membership.voters - {self._engine.node_id}

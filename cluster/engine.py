@@ -20,10 +20,7 @@ from pysyncobj.transport import Transport
 from cluster.guards import Guards
 from cluster.journal import Journal
 from cluster.options import Limits, Timing
-from cluster.ports import Clock, Message, Random
-
-Entry = tuple[bytes, int, int]
-"""(command, index, term), as the library keeps it in its log."""
+from cluster.ports import Clock, Entry, Message, Random, SnapshotPort
 
 _REGULAR, _NO_OP = 0, 1
 _NEVER = 1e12
@@ -40,24 +37,6 @@ class Owner(Protocol):
 
     def fatal(self, reason: str) -> None:
         """Stop the node now; must not return in production."""
-
-
-class SnapshotPort(Protocol):
-    """What takes the place of the library's serializer."""
-
-    def finished(self) -> tuple[str, int]:
-        """('idle' | 'busy' | 'done' | 'failed', id given to `begin`). 'done' and 'failed' are told once."""
-
-    def begin(self, last: Entry, prev: Entry, snapshot_id: int) -> None: ...
-
-    def load(self) -> tuple[Entry, Entry]:
-        """Restore the machine from the newest snapshot; (last, prev)."""
-
-    def next_chunk(self, peer: str) -> tuple[bytes, bool, bool] | None: ...
-
-    def accept(self, chunk: tuple[bytes, bool, bool] | None) -> bool: ...
-
-    def cancel(self, peer: str) -> None: ...
 
 
 class _Peer(Node):
@@ -123,7 +102,7 @@ class _NoPoller:
 
 
 class _Core(library.SyncObj):
-    """The library's class with the four methods replaced that cannot be guarded from outside."""
+    """The library's class with the methods replaced that cannot be guarded from outside."""
 
     def __init__(self, engine: Engine, voters: Sequence[str], conf: SyncObjConf) -> None:
         self._engine = engine
@@ -136,6 +115,10 @@ class _Core(library.SyncObj):
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         return self._engine.random_timeout()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The library's last question before it campaigns. The answer does not depend on when its clock is read."""
+        return self._engine._may_campaign and bool(super()._SyncObj__connectedToAnyone())
 
     def _SyncObj__getEntries(
         self, fromIDx: int | None, count: int | None = None, maxSizeBytes: int | None = None
@@ -185,6 +168,7 @@ class Engine:
         self._guards = guards
         self._paced: set[str] = set()
         self._linked: set[str] = set()
+        self._may_campaign = False
         self._enter()
         library.monotonicTime = _monotonic
         original, library.createJournal = library.createJournal, lambda _path: journal
@@ -285,8 +269,9 @@ class Engine:
         self._core._SyncObj__transport._onMessageReceived(_Peer(peer), message)
         self.journal.end_message()
 
-    def tick(self) -> None:
+    def tick(self, may_campaign: bool = False) -> None:
         self._enter()
+        self._may_campaign = may_campaign
         self._core.doTick(0)
 
     def append(self, payload: bytes) -> int | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, overload
 
 from cluster.options import MIB
 from cluster.records import ENTRY, HARD, RESET, TRUNCATE
-from cluster.replay import Entry, JournalGuards, join_snapshot, replay
+from cluster.replay import JournalGuards, join_snapshot, replay
 from cluster.segments import (
     HardState,
     JournalCorrupt,
@@ -38,10 +38,9 @@ from cluster.segments import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cluster.ports import Disk
+    from cluster.ports import Disk, Entry
 
 __all__ = [
-    "Entry",
     "Journal",
     "JournalCorrupt",
     "JournalError",

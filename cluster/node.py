@@ -301,15 +301,15 @@ class ClusterNode:
 
     def _act(self) -> None:
         committed, applied, last = self.engine.commit_index, self.engine.applied_index, self.journal.last_index
-        self.elections.before_tick()
+        may_campaign = self.elections.before_tick()
         self.proposer.pump()
         if self.journal.last_index != last:
             self.engine.hurry()
         self.follow_log()
-        if self.membership.voters <= {self.options.node_id}:
+        if self.membership.voters == {self.options.node_id}:
             # Alone, this node's own log is the majority: it must be durable before it counts.
             self.journal.sync()
-        self.engine.tick()
+        self.engine.tick(may_campaign)
         if applied < self.engine.applied_index < self.engine.commit_index:
             # One step applies a bounded piece of what is committed; the rest has its turn behind what waits already.
             self.kick()

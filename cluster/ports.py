@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 Message = dict[str, Any]
 """One peer-to-peer message: a flat dict of msgpack types with a `type` key."""
+Entry = tuple[bytes, int, int]
+"""(command, index, term), as the log keeps it."""
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------
@@ -85,6 +87,24 @@ class StateMachine(Protocol):
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Replace the whole state by one that `freeze` wrote."""
+
+
+class SnapshotPort(Protocol):
+    """Snapshots, as the engine asks for them: what takes the place of the library's serializer."""
+
+    def finished(self) -> tuple[str, int]:
+        """('idle' | 'busy' | 'done' | 'failed', id given to `begin`). 'done' and 'failed' are told once."""
+
+    def begin(self, last: Entry, prev: Entry, snapshot_id: int) -> None: ...
+
+    def load(self) -> tuple[Entry, Entry]:
+        """Restore the machine from the newest snapshot; (last, prev)."""
+
+    def next_chunk(self, peer: str) -> tuple[bytes, bool, bool] | None: ...
+
+    def accept(self, chunk: tuple[bytes, bool, bool] | None) -> bool: ...
+
+    def cancel(self, peer: str) -> None: ...
 
 
 # --- time, chance, threads ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cluster.ports import Disk
+from cluster.ports import Disk, Entry
 from cluster.records import ENTRY, HARD, RESET, TRUNCATE, Record
 from cluster.segments import (
     ADVICE,
@@ -25,9 +25,6 @@ from cluster.segments import (
     segment_path,
     segment_sequences,
 )
-
-Entry = tuple[bytes, int, int]
-"""Command, index, term: the library's own order."""
 
 
 @dataclass(frozen=True, slots=True)

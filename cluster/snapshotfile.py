@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from cluster.replay import Entry
+from cluster.ports import Entry
 
 FORMAT_VERSION: Final = 1
 BLOCK_BYTES: Final = 256 * 1024

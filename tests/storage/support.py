@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from cluster.journal import Entry, Journal
+from cluster.journal import Journal
+from cluster.ports import Entry
 from cluster.snapshots import SnapshotMeta, SnapshotStore
 from tests.sim.disk import SimCrash, SimDisk
 

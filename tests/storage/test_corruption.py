@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.journal import Entry, JournalCorrupt, JournalError, JournalGuards
+from cluster.journal import JournalCorrupt, JournalError, JournalGuards
+from cluster.ports import Entry
 from cluster.records import HEADER_BYTES
 from tests.sim.disk import SimCrash, SimDisk
 from tests.storage.support import DIRECTORY, entry, fill, open_journal, state

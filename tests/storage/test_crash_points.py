@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from cluster.journal import Entry
+from cluster.ports import Entry
 from tests.sim.disk import SimDisk
 from tests.storage.support import (
     Pieces,

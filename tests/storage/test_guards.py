@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from cluster.journal import Entry, JournalError, JournalGuards, JournalHole
+from cluster.journal import JournalError, JournalGuards, JournalHole
+from cluster.ports import Entry
 from tests.sim.disk import SimDisk
 from tests.storage.support import entry, fill, open_journal
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cluster.journal import Entry
+from cluster.ports import Entry
 from tests.sim.disk import SimCrash, SimDisk
 from tests.storage.support import entry, open_journal
 
