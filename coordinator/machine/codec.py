@@ -14,41 +14,9 @@ import msgpack
 
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
-from coordinator.machine.limits import (
-    MAX_BACK_OFF_MS,
-    MAX_BATCH_EDGES,
-    MAX_BATCH_LEASES,
-    MAX_BATCH_RESOURCES,
-    MAX_BLOCK_MS,
-    MAX_BUFFER_MS,
-    MAX_CLAIM_MS,
-    MAX_CLAIMS,
-    MAX_COMMAND_BYTES,
-    MAX_HEARTBEAT_LEASES,
-    MAX_ID,
-    MAX_KEYS_PER_ACQUIRE,
-    MAX_KINDS_PER_CLAIM,
-    MAX_LIFETIME_MS,
-    MAX_LOCK_DELAY_MS,
-    MAX_NAME_CHARACTERS,
-    MAX_PERMITS,
-    MAX_QUOTA,
-    MAX_REASON_CHARACTERS,
-    MAX_REQUEST_ID_BYTES,
-    MAX_RESOURCES,
-    MAX_REVISION,
-    MAX_SET_NUMBER,
-    MAX_SET_PART,
-    MAX_SETTLED,
-    MAX_SWEEP,
-    MAX_TOKEN,
-    MAX_TTL_MS,
-    MIN_CLAIM_MS,
-    MIN_TTL_MS,
-)
-
-Check = Callable[[Any], str | None]
-"""None when the value fits, else what is wanted."""
+from coordinator.machine.checks import a_name, a_request_id, optional
+from coordinator.machine.limits import MAX_COMMAND_BYTES
+from coordinator.machine.verbs import VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,149 +25,6 @@ class Request:
     namespace: str
     command: c.Command
 
-
-# --- checks -------------------------------------------------------------------------------------------------------
-
-
-def _name(value: Any) -> str | None:
-    if type(value) is str and 0 < len(value) <= MAX_NAME_CHARACTERS:
-        return None
-    return f"a text of 1 to {MAX_NAME_CHARACTERS} characters"
-
-
-def _integer(low: int, high: int) -> Check:
-    wanted = f"an integer from {low} to {high}"
-    return lambda value: None if type(value) is int and low <= value <= high else wanted
-
-
-def _optional(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _names(most: int) -> Check:
-    wanted = f"1 to {most} texts of 1 to {MAX_NAME_CHARACTERS} characters"
-
-    def check(value: Any) -> str | None:
-        fits = type(value) is tuple and 0 < len(value) <= most and not any(map(_name, value))
-        return None if fits else wanted
-
-    return check
-
-
-def _distinct_names(most: int) -> Check:
-    names = _names(most)
-
-    def check(value: Any) -> str | None:
-        return names(value) or (None if len(set(value)) == len(value) else "each text once")
-
-    return check
-
-
-def _packed(most: int) -> Check:
-    wanted = f"1 to {most} ids of 8 bytes each"
-    return lambda value: None if type(value) is bytes and len(value) % 8 == 0 < len(value) <= 8 * most else wanted
-
-
-def _request_id(value: Any) -> str | None:
-    if type(value) is bytes and 0 < len(value) <= MAX_REQUEST_ID_BYTES:
-        return None
-    return f"1 to {MAX_REQUEST_ID_BYTES} bytes"
-
-
-def _mode(value: Any) -> str | None:
-    return None if type(value) is str and value in ("exclusive", "shared") else "exclusive or shared"
-
-
-def _flag(value: Any) -> str | None:
-    return None if type(value) is bool else "true or false"
-
-
-def _policy(value: Any) -> str | None:
-    fits = type(value) is str and value in ("cascade", "orphan", "block")
-    return None if fits else "cascade, orphan or block"
-
-
-def _text(most: int) -> Check:
-    wanted = f"a text of at most {most} characters"
-    return lambda value: None if type(value) is str and len(value) <= most else wanted
-
-
-_ttl = _integer(MIN_TTL_MS, MAX_TTL_MS)
-_identity = _integer(1, MAX_ID)
-_token = _integer(0, MAX_TOKEN)
-_quota = _integer(0, MAX_QUOTA)
-_locking: tuple[Check, ...] = (
-    _name, _ttl, _integer(0, MAX_BLOCK_MS), _mode, _integer(1, MAX_PERMITS), _optional(_identity),
-    _integer(0, MAX_LOCK_DELAY_MS),
-)  # fmt: skip
-_leasing: tuple[Check, ...] = (_name, _ttl, _optional(_identity), _optional(_integer(1, MAX_LIFETIME_MS)))
-
-VERBS: dict[str, tuple[type[c.Command], tuple[Check, ...]]] = {
-    "heartbeat": (c.Heartbeat, (_name, _ttl, _packed(MAX_HEARTBEAT_LEASES))),
-    "lease.acquire": (c.AcquireLease, (_name, *_leasing)),
-    "lease.acquire_batch": (c.AcquireLeases, (_names(MAX_BATCH_LEASES), *_leasing)),
-    "lease.renew": (c.RenewLease, (_identity, _name, _ttl)),
-    "lease.release": (c.ReleaseLease, (_name, _name)),
-    "session.create": (c.CreateSession, (_name, _ttl)),
-    "session.heartbeat": (c.HeartbeatSession, (_identity,)),
-    "session.delete": (c.DeleteSession, (_identity,)),
-    "lock.acquire": (c.AcquireLock, (_name, *_locking)),
-    "lock.acquire_many": (c.AcquireLocks, (_distinct_names(MAX_KEYS_PER_ACQUIRE), *_locking)),
-    "lock.renew": (c.RenewLock, (_name, _name, _token, _ttl)),
-    "lock.release": (c.ReleaseLock, (_name, _name, _token)),
-    "lock.break": (c.BreakLock, (_name,)),
-    "lock.cancel": (c.CancelWaiter, (_identity, _optional(_request_id), _integer(0, MAX_REVISION))),
-    "resource.put": (
-        c.PutResources,
-        (
-            _names(MAX_BATCH_RESOURCES),
-            _name,
-            _name,
-            _optional(_integer(1, MAX_LIFETIME_MS)),
-            _integer(0, MAX_BUFFER_MS),
-            _flag,
-            _policy,
-        ),
-    ),
-    "resource.delete": (c.DeleteResource, (_name, _flag)),
-    "edge.put": (c.PutEdges, (_names(MAX_BATCH_EDGES), _names(MAX_BATCH_EDGES), _optional(_policy))),
-    "edge.delete": (c.DeleteEdge, (_name, _name)),
-    "set.propose": (
-        c.ProposeSet,
-        (_integer(1, MAX_SET_NUMBER), _integer(0, MAX_RESOURCES), _packed(MAX_SET_PART), _flag),
-    ),
-    "suspects.settle": (c.SettleSuspects, (_packed(MAX_SETTLED), _integer(0, MAX_REVISION))),
-    "suspects.add": (c.SuspectResources, (_packed(MAX_SETTLED),)),
-    "reclaim.claim": (
-        c.ClaimReclaims,
-        (
-            _name,
-            _name,
-            _integer(1, MAX_CLAIMS),
-            _integer(MIN_CLAIM_MS, MAX_CLAIM_MS),
-            lambda value: None if value == () else _distinct_names(MAX_KINDS_PER_CLAIM)(value),
-        ),
-    ),
-    "reclaim.ack": (c.AckReclaims, (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS))),
-    "reclaim.renew": (
-        c.RenewReclaims,
-        (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS), _integer(MIN_CLAIM_MS, MAX_CLAIM_MS)),
-    ),
-    "reclaim.return": (
-        c.ReturnReclaims,
-        (_name, _packed(MAX_CLAIMS), _packed(MAX_CLAIMS), _optional(_request_id), _integer(0, MAX_REVISION)),
-    ),
-    "reclaim.nack": (
-        c.NackReclaim,
-        (_name, _identity, _token, _text(MAX_REASON_CHARACTERS), _optional(_integer(0, MAX_BACK_OFF_MS))),
-    ),
-    "reclaim.retry": (c.RetryReclaims, (_name, _text(MAX_NAME_CHARACTERS), _integer(1, MAX_CLAIMS))),
-    "reclaim.purge": (c.PurgeReclaims, (_name, _text(MAX_NAME_CHARACTERS), _integer(1, MAX_CLAIMS))),
-    "namespace.put": (c.PutNamespace, (_quota, _quota, _quota, _quota, _quota, _quota, _quota, _flag)),
-    "namespace.delete": (c.DeleteNamespace, ()),
-    "sweep": (c.Sweep, (_integer(1, MAX_SWEEP),)),
-}
-"""By what a command is called in the log: its class, and a check for each of its fields in order."""
 
 _VERB_OF = {command: verb for verb, (command, _) in VERBS.items()}
 _FIELDS = {verb: tuple(field.name for field in fields(command)) for verb, (command, _) in VERBS.items()}
@@ -255,10 +80,10 @@ def decode_command(raw: bytes) -> Request | r.Denied:
     if type(parts) is not tuple or len(parts) < 3:
         return _malformed("command", "an array of request id, namespace, verb and arguments")
     request_id, namespace, verb, *values = parts
-    wanted = _optional(_request_id)(request_id)
+    wanted = optional(a_request_id)(request_id)
     if wanted is not None:
         return _malformed("request_id", wanted)
-    wanted = _name(namespace)
+    wanted = a_name(namespace)
     if wanted is not None:
         return _malformed("namespace", wanted)
     if type(verb) is not str or verb not in VERBS:
