@@ -10,6 +10,7 @@ NODES ?= 3
 SEED ?= 1
 TEST_JOBS ?= 4
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Pins the build backend too, which pip installs in a place of its own.
@@ -42,7 +43,8 @@ format: $(STAMP) ## rewrite the sources as ruff format has them
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 test: lint ## everything but Docker: lint, types, tests, simulation
-	@echo "test: pytest" && $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
+	@# The tests start hundreds of nodes: without kept bytecode each would compile all of Holdfast anew.
+	@echo "test: pytest" && env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
 sim: $(STAMP) ## one simulated run: make sim SEED=42
 	@$(BIN)/python -m tests.sim --seed $(SEED)
@@ -50,8 +52,8 @@ sim: $(STAMP) ## one simulated run: make sim SEED=42
 sim-long: $(STAMP) ## 10,000 simulated runs
 	@$(BIN)/python -m tests.sim --long
 
-bench: $(STAMP) ## commits per second and latency, next to etcd if it is installed
-	@$(BIN)/python -m bench.consensus
+bench: $(STAMP) ## all benchmarks next to etcd, ZooKeeper and Redis: make bench BENCH_ARGS="--only locks --quick"
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 image: $(STAMP) ## the Docker image holdfast:dev, without a network during the build
 	@PYTHON=$(BIN)/python docker/build-image

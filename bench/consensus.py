@@ -18,14 +18,14 @@ from typing import Any
 
 import uvloop
 
-from bench import charts, machine
+from bench import charts, machine, packages
 from bench.etcd import Etcd, EtcdMissing, require
+from bench.load import results_directory
 from tests.processes.fleet import Fleet, NodeClient
 from tests.reference.register import command
 
 PAYLOADS = {100: "100 B", 8 << 10: "8 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB"}
 WRITERS = (1, 16, 256)
-RESULTS = Path(__file__).parent / "results"
 
 
 def requests_for(payload: int, writers: int) -> int:
@@ -133,27 +133,31 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def write(result: dict[str, Any]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "consensus.json").write_text(json.dumps(result, indent=1) + "\n")
+def write(result: dict[str, Any], into: Path) -> None:
+    (into / "consensus.json").write_text(json.dumps(result, indent=1) + "\n")
     groups = [f"{PAYLOADS[row['payload']]}\n{row['writers']} writers" for row in result["rows"]]
     for figure, unit in (("per_second", "commits/s"), ("p50_ms", "p50 ms"), ("p99_ms", "p99 ms")):
         series = {name: [row[name][figure] for row in result["rows"]] for name in ("holdfast", "etcd")}
         title = f"Replicated durable writes: {unit} (3 nodes, {result['machine']['cores']} cores)"
-        charts.grouped_bars(RESULTS / f"consensus_{figure}.svg", title, unit, groups, series)
+        charts.grouped_bars(into / f"consensus_{figure}.svg", title, unit, groups, series)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--payloads", type=int, nargs="*", default=list(PAYLOADS), help="bytes")
+    parser.add_argument("--quick", action="store_true", help="one round of the smallest; not kept")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.payloads = 1, [100]
+    packages.install(lambda line: print(line, flush=True))
     try:
         result = run(options.rounds, options.payloads, lambda line: print(line, flush=True))
     except EtcdMissing as error:
         raise SystemExit(str(error)) from error
-    write(result)
-    print(f"written: {RESULTS}/consensus.json and consensus_*.svg")
+    into = results_directory(quick=options.quick)
+    write(result, into)
+    print(f"written: {into}/consensus.json and consensus_*.svg")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench import machine
-from bench.consensus import RESULTS
 from bench.wire import Address, Unavailable, Wire, connect, content_of, request
-from tests.cli.processes import Up
 from tests.waiting import wait_until
 
+RESULTS = Path(__file__).parent / "results"
 PACKED = "application/x-holdfast-leases"
 DAY_MS = 24 * 3600 * 1000
 REPEATS = 10
@@ -23,10 +22,15 @@ REPEATS = 10
 Progress = Callable[[str], None]
 
 
+class Cluster(Protocol):
+    def cluster(self, number: int) -> dict[str, Any] | None:
+        """What node `number` says of the cluster; None when it does not answer."""
+
+
 class Api:
     """The nodes of a cluster, the leader first: 0 is the leader, 1 and 2 follow."""
 
-    def __init__(self, cluster: Up) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.pids: list[int] = []
         self.addresses: list[Address] = []
@@ -167,7 +171,16 @@ def goal(text: str, value: float, most: float) -> dict[str, Any]:
     return {"goal": text, "value": round(value, 3), "at_most": most, "met": value <= most}
 
 
+def least_goal(text: str, value: float, least: float) -> dict[str, Any]:
+    return {"goal": text, "value": round(value, 3), "at_least": least, "met": value >= least}
+
+
 def tell_goals(goals: list[dict[str, Any]], progress: Progress) -> None:
     for each in goals:
         verdict = "met" if each["met"] else "NOT met"
-        progress(f"{each['goal']:<78} {each['value']:>9,.3f}  (at most {each['at_most']:g}: {verdict})")
+        progress(f"{each['goal']:<78} {each['value']:>9,.3f}  ({bound_of(each)}: {verdict})")
+
+
+def bound_of(each: dict[str, Any]) -> str:
+    word, value = ("at most", each["at_most"]) if "at_most" in each else ("at least", each["at_least"])
+    return f"{word} {value:,.0f}" if value >= 1_000 else f"{word} {value:g}"

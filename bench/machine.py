@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+SYNCS = 200
 
 
 def describe() -> dict[str, Any]:
@@ -28,6 +31,28 @@ def describe() -> dict[str, Any]:
     }
 
 
+def sync_ms(directory: Path) -> dict[str, float]:
+    """What the disk under `directory` takes to sync 8 KiB that were appended."""
+    taken, content = [], bytes(8 << 10)
+    with (directory / "sync").open("wb", buffering=0) as file:
+        for _ in range(SYNCS):
+            file.write(content)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - began) * 1e3)
+    taken.sort()
+    return {"p50": round(percentile(taken, 0.5), 3), "p99": round(percentile(taken, 0.99), 3)}
+
+
+def loopback_bytes() -> int:
+    """All that went over the loopback interface so far."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[0])
+    return 0
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """User and system time of live processes so far."""
     ticks = 0
@@ -42,5 +67,5 @@ def resident_mib(pids: list[int]) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def percentile(sorted_values: list[float], fraction: float) -> float:
+def percentile(sorted_values: Sequence[float], fraction: float) -> float:
     return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * fraction))]

@@ -20,6 +20,10 @@ def http_ends(received: bytearray) -> int:
     if head < 0:
         return 0
     lines = bytes(received[:head]).lower()
+    if b"transfer-encoding: chunked" in lines:
+        # etcd's gateway sends what is long so. JSON has no bare line ends in it, so this is the last chunk.
+        last = received.find(b"\r\n0\r\n\r\n", head)
+        return last + 7 if last >= 0 else 0
     length = int(lines.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
     return head + 4 + length if len(received) >= head + 4 + length else 0
 

@@ -124,13 +124,15 @@ class Elections:
             # The library leaves the deadline of long ago behind when a leader steps down.
             self._was_leader = False
             engine.election_deadline = max(engine.election_deadline, now + engine.random_timeout())
+        if self._transfer == (engine.leader, engine.term) and self._membership.votes:
+            # An append of the same leader, behind its request, has set the deadline anew.
+            engine.election_deadline = 0.0
+            return True
         if engine.election_deadline >= now:
             return False
         if not self._membership.votes or self.unheard:
             engine.election_deadline = now + engine.random_timeout()
             return False
-        if self._transfer == (engine.leader, engine.term):
-            return True
         if now < self._withhold_until:
             engine.election_deadline = self._withhold_until
             return False

@@ -113,6 +113,10 @@ class _Core(library.SyncObj):
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         self._engine._apply(self._SyncObj__raftLastApplied + 1, command)
 
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """Not in the tick, where others would wait for it: the owner says when (`Engine.apply`)."""
+        return False
+
     def _SyncObj__generateRaftTimeout(self) -> float:
         return self._engine.random_timeout()
 
@@ -272,7 +276,16 @@ class Engine:
     def tick(self, may_campaign: bool = False) -> None:
         self._enter()
         self._may_campaign = may_campaign
-        self._core.doTick(0)
+        core = self._core
+        # What a snapshot holds is committed. The library does not conclude that: leading, it would count up to there
+        # from where it believes to be, one index after the other, and after a restart that is from the very first.
+        core._SyncObj__raftCommitIndex = max(core._SyncObj__raftCommitIndex, core._SyncObj__raftLastApplied)
+        core.doTick(0)
+
+    def apply(self) -> None:
+        """Apply a bounded piece of what is committed."""
+        self._enter()
+        library.SyncObj._SyncObj__applyLogEntries(self._core)
 
     def append(self, payload: bytes) -> int | None:
         """Add one entry to the leader's log; its index, or None when not leading. Not durable yet."""

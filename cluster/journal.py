@@ -317,6 +317,8 @@ class Journal:
         self._check()
         if self._cut is not None:
             self.end_message()
+        if not self._pending and not self._drop_wanted:
+            return
         with self._stops_on_error("sync"):
             if self._pending:
                 self._writer.write(self._pending)

@@ -26,6 +26,8 @@ class Membership:
         self._configs: list[tuple[int, tuple[Member, ...]]] = [(0, base)]
         self.version = 0
         """Grows with every change of the configuration in force."""
+        self._voters: tuple[int, frozenset[str]] = (0, _voters(base))
+        """Those of the configuration in force, and the version they are of: every step asks."""
 
     # --- fed by the journal ----------------------------------------------------------------------------------
 
@@ -61,7 +63,9 @@ class Membership:
 
     @property
     def voters(self) -> frozenset[str]:
-        return _voters(self.members)
+        if self._voters[0] != self.version:
+            self._voters = (self.version, _voters(self.members))
+        return self._voters[1]
 
     @property
     def learners(self) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """One node of the cluster: the parts put together, and the order in which they act.
 
 `step` is the whole rhythm. Messages are taken in; elections may be held back; waiting commands enter the log or
-leave for the leader; the library ticks (commits, applies, sends); then bytes become durable and only then do votes
-and acknowledgements leave. Nothing here blocks but the one fdatasync a step, and nothing here reads a clock, a
-socket or a file except through `cluster.ports`.
+leave for the leader; the library ticks (commits, sends); bytes become durable and only then do votes and
+acknowledgements leave; what is committed is applied where nobody waits for it. Nothing here blocks but the one
+fdatasync a step, and nothing here reads a clock, a socket or a file except through `cluster.ports`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cluster.journal import JournalError
 from cluster.leadership import Leadership
 from cluster.membership import PAYLOAD_KIND as MEMBERSHIP_KIND
 from cluster.options import ClusterOptions
-from cluster.outbox import Outbox
+from cluster.outbox import Outbox, ends_sending
 from cluster.ports import Clock, Denied, Disk, Member, Message, Random, Scheduler, StateMachine, Transport
 from cluster.proposer import PAYLOAD_KIND as BATCH_KIND
 from cluster.proposer import Done, Proposer
@@ -237,7 +237,7 @@ class ClusterNode:
         if filtered is None:
             return False
         sent = self.outbox.add(peer, filtered)
-        if self.guards.pacing and (self.outbox.is_full(peer) or _ends_sending(filtered)):
+        if self.guards.pacing and (self.outbox.is_full(peer) or ends_sending(filtered)):
             self.engine.pace(peer)
         return sent
 
@@ -283,8 +283,17 @@ class ClusterNode:
             return
         try:
             self._take_in()
+            committed = self.engine.commit_index
             self._act()
-            self.outbox.flush()
+            if self.engine.is_leader:
+                # The others work on what is sent now while this node applies what they have acknowledged before.
+                self.outbox.send_ahead()
+                self._apply(committed)
+                self.outbox.flush()
+            else:
+                # The leader waits for the acknowledgement, not for this node's machine.
+                self.outbox.flush()
+                self._apply(committed)
         except JournalError as error:
             self.fatal(f"the journal failed: {error}")
             return
@@ -300,7 +309,7 @@ class ClusterNode:
                 self.engine.unpace(peer)
 
     def _act(self) -> None:
-        committed, applied, last = self.engine.commit_index, self.engine.applied_index, self.journal.last_index
+        last = self.journal.last_index
         may_campaign = self.elections.before_tick()
         self.proposer.pump()
         if self.journal.last_index != last:
@@ -310,6 +319,10 @@ class ClusterNode:
             # Alone, this node's own log is the majority: it must be durable before it counts.
             self.journal.sync()
         self.engine.tick(may_campaign)
+
+    def _apply(self, committed: int) -> None:
+        applied = self.engine.applied_index
+        self.engine.apply()
         if applied < self.engine.applied_index < self.engine.commit_index:
             # One step applies a bounded piece of what is committed; the rest has its turn behind what waits already.
             self.kick()
@@ -384,9 +397,3 @@ class ClusterNode:
         peers = {member.id: member.peer for member in known}
         peers.pop(self.options.node_id, None)
         self._transport.set_peers(peers)
-
-
-def _ends_sending(message: Message) -> bool:
-    """Where the library's loop must stop: with no snapshot to send yet, or after a snapshot's last chunk, when it
-    would go on from a place that only the snapshot's index can tell."""
-    return "serialized" in message and (message["serialized"] is None or bool(message["serialized"][2]))

@@ -40,16 +40,28 @@ class Outbox:
         self._messages.clear()
         self._bytes.clear()
 
-    def flush(self) -> None:
-        """Write what may leave at once, make the journal durable, then write the rest."""
+    def send_ahead(self) -> None:
+        """Write what may leave at once."""
         messages, self._messages = self._messages, []
         self._bytes.clear()
         if self._journal.hard_dirty:
             self._journal.sync()
         for peer, message in messages:
-            if message["type"] not in _PROMISES:
-                self._transport.send(peer, message)
-        self._journal.sync()
-        for peer, message in messages:
             if message["type"] in _PROMISES:
+                self._messages.append((peer, message))
+            else:
                 self._transport.send(peer, message)
+
+    def flush(self) -> None:
+        """The same, then make the journal durable and write the rest."""
+        self.send_ahead()
+        promises, self._messages = self._messages, []
+        self._journal.sync()
+        for peer, message in promises:
+            self._transport.send(peer, message)
+
+
+def ends_sending(message: Message) -> bool:
+    """Where the library's loop must stop: with no snapshot to send yet, or after a snapshot's last chunk, when it
+    would go on from a place that only the snapshot's index can tell."""
+    return "serialized" in message and (message["serialized"] is None or bool(message["serialized"][2]))

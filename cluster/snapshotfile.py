@@ -20,7 +20,9 @@ from cluster.ports import Entry
 FORMAT_VERSION: Final = 1
 BLOCK_BYTES: Final = 256 * 1024
 _HEADER_LIMIT: Final = 128 * 1024 * 1024
-_FILE_MAGIC: Final = b"HOLDFSNP"
+SNAPSHOT_MAGIC: Final = b"HOLDFSNP"
+BACKUP_MAGIC: Final = b"HOLDFBAK"
+"""A backup has the same form. The one is never taken for the other: a backup is no part of any log."""
 _PREFACE: Final = struct.Struct("<8sII")
 _BLOCK: Final = struct.Struct("<II")
 _TRAILER: Final = struct.Struct("<IQQI")
@@ -69,9 +71,9 @@ def _encode_meta(identity: bytes, meta: SnapshotMeta) -> bytes:
     return b"".join((_HEADER.pack(*numbers, *map(len, blobs)), *blobs))
 
 
-def _decode_meta(header: bytes, where: str) -> tuple[bytes, SnapshotMeta]:
+def _decode_meta(header: bytes, where: str, advice: str) -> tuple[bytes, SnapshotMeta]:
     if len(header) < _HEADER.size:
-        raise SnapshotCorrupt(f"{where}: the header is too short. {ADVICE}")
+        raise SnapshotCorrupt(f"{where}: the header is too short. {advice}")
     numbers = _HEADER.unpack_from(header)
     blobs: list[bytes] = []
     position = _HEADER.size
@@ -79,14 +81,16 @@ def _decode_meta(header: bytes, where: str) -> tuple[bytes, SnapshotMeta]:
         blobs.append(header[position : position + length])
         position += length
     if position != len(header):
-        raise SnapshotCorrupt(f"{where}: the header has a wrong length. {ADVICE}")
+        raise SnapshotCorrupt(f"{where}: the header has a wrong length. {advice}")
     last, prev = (blobs[1], numbers[0], numbers[1]), (blobs[2], numbers[2], numbers[3])
     return blobs[0], SnapshotMeta(last, prev, numbers[4], blobs[3])
 
 
-def encode_snapshot(identity: bytes, meta: SnapshotMeta, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def encode_snapshot(
+    identity: bytes, meta: SnapshotMeta, chunks: Iterable[bytes], *, magic: bytes = SNAPSHOT_MAGIC
+) -> Iterator[bytes]:
     """The file, piece by piece."""
-    preface = _PREFACE.pack(_FILE_MAGIC, FORMAT_VERSION, 0)[:12]
+    preface = _PREFACE.pack(magic, FORMAT_VERSION, 0)[:12]
     piece = preface + crc32(preface).to_bytes(4, "little") + _encode_block(_encode_meta(identity, meta))
     crc = crc32(piece)
     yield piece
@@ -120,10 +124,15 @@ def _even_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 class SnapshotParser:
     """Takes a file piece by piece, gives back the state in it. Raises SnapshotCorrupt at the first wrong byte."""
 
-    def __init__(self, identity: bytes, where: str) -> None:
+    def __init__(
+        self, identity: bytes | None, where: str, *, magic: bytes = SNAPSHOT_MAGIC, advice: str = ADVICE
+    ) -> None:
+        """`identity` None: of any cluster; which one, `identity` tells with `meta`."""
         self.meta: SnapshotMeta | None = None
-        self._identity = identity
+        self.identity = identity
         self._where = where
+        self._magic = magic
+        self._advice = advice
         self._buffer = bytearray()
         self._offset = 0
         self._crc = 0
@@ -167,7 +176,7 @@ class SnapshotParser:
             return False
         preface = bytes(self._buffer[: _PREFACE.size])
         magic, version, crc = _PREFACE.unpack(preface)
-        if magic != _FILE_MAGIC or crc != crc32(preface[:12]):
+        if magic != self._magic or crc != crc32(preface[:12]):
             raise self._wrong("the preface does not match its checksum")
         if version != FORMAT_VERSION:
             raise SnapshotVersion(
@@ -195,13 +204,13 @@ class SnapshotParser:
         return bytes(whole[_BLOCK.size :])
 
     def _read_header(self, block: bytes) -> None:
-        identity, meta = _decode_meta(block, self._where)
-        if identity != self._identity:
+        identity, meta = _decode_meta(block, self._where, self._advice)
+        if self.identity is not None and identity != self.identity:
             raise SnapshotForeign(
-                f"{self._where} belongs to cluster {identity!r}, this node to {self._identity!r}: "
+                f"{self._where} belongs to cluster {identity!r}, this node to {self.identity!r}: "
                 "check cluster_id and data_dir"
             )
-        self.meta = meta
+        self.identity, self.meta = identity, meta
 
     def _read_trailer(self) -> None:
         if len(self._buffer) < _TRAILER.size:
@@ -214,4 +223,4 @@ class SnapshotParser:
         self._complete = True
 
     def _wrong(self, reason: str) -> SnapshotCorrupt:
-        return SnapshotCorrupt(f"{self._where} is damaged near offset {self._offset}: {reason}. {ADVICE}")
+        return SnapshotCorrupt(f"{self._where} is damaged near offset {self._offset}: {reason}. {self._advice}")

@@ -31,6 +31,7 @@ from coordinator.machine.commands import (
 )
 from coordinator.machine.events import Compacted, Event
 from coordinator.machine.machine import Machine
+from coordinator.machine.taskcommands import BeatWorker, RenewTasks, ReturnTasks
 from coordinator.telemetry import Telemetry
 from coordinator.watches import Hub
 
@@ -45,11 +46,15 @@ TIDY_MAX = 10_000
 CLAIMS_AT_ONCE = 16
 """Of the workers that one ready clean-up wakes, so many ask for it; the others see that it is gone."""
 SEARCHES_AT_ONCE = 2
+BACKUPS_AT_ONCE = 1
 
 _AGAIN = ("applied", "link_lost", "leader_changed", "snapshot")
 """Unknown outcomes that came before the deadline: what applies once can be sent again."""
 
-_HARMLESS = (Heartbeat, HeartbeatSession, RenewLease, RenewLock, CancelWaiter, ReturnReclaims)
+_HARMLESS = (
+    Heartbeat, HeartbeatSession, RenewLease, RenewLock, CancelWaiter, ReturnReclaims, RenewTasks, ReturnTasks,
+    BeatWorker,
+)  # fmt: skip
 """Twice is as good as once, so they need no request id for that."""
 
 
@@ -76,7 +81,7 @@ class Replica:
         events = self.machine.events_since(index - 1)
         told: Sequence[Event] = () if isinstance(events, Compacted) else events
         self.hub.applied(index, told)
-        self.telemetry.applied(len(commands), told, time.perf_counter() - began)
+        self.telemetry.applied(len(commands), told, time.perf_counter() - began, now_ms)
         return results
 
     def freeze(self) -> Frozen:
@@ -101,6 +106,7 @@ class Service:
         self.claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self.searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
         """How many may look through the graph at the same time."""
+        self.backups = asyncio.Semaphore(BACKUPS_AT_ONCE)
 
     # --- where this node stands -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ where it is applied, so every node has the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from coordinator.machine.collection import CollectionCounts
@@ -15,10 +15,18 @@ from coordinator.machine.events import Event
 from coordinator.machine.results import VERDICTS, Denied, HeartbeatAnswer, LeaseRenewed, LockBusy, LockRenewed, Result
 
 LATENCY_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+WAITS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, 86_400.0)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 
 ENDINGS = {"lease_expired": "lease", "lock_expired": "lock", "session_expired": "session"}
 """Which events tell of something whose time was over."""
+TASK_MOVES = {
+    "task_leased": "handed_out", "task_suspect": "suspected", "task_revoked": "revoked", "task_completed": "completed",
+    "task_failed": "failed", "task_dead": "dead", "task_dropped": "dropped",
+}  # fmt: skip
+"""What becomes of tasks, and the events that tell of it."""
+MAX_WAITING_TASKS = 100_000
+"""Of more ready tasks than these it is not measured how long the oldest wait."""
 
 
 class Histogram:
@@ -84,6 +92,11 @@ class Telemetry:
         self.leader_changes = 0
         self.watches_cut: Counter[str] = Counter()
         self.collector = CollectorCounts()
+        self.task_moves: Counter[str] = Counter()
+        self.task_wait_s = Histogram(WAITS_S)
+        """From ready to handed out."""
+        self._ready_ms: OrderedDict[int, int] = OrderedDict()
+        """Since when tasks are ready, as far as this node saw it."""
 
     # --- where a request is served --------------------------------------------------------------------------------
 
@@ -112,7 +125,7 @@ class Telemetry:
 
     # --- where an entry is applied --------------------------------------------------------------------------------
 
-    def applied(self, commands: int, events: Iterable[Event], seconds: float) -> None:
+    def applied(self, commands: int, events: Iterable[Event], seconds: float, now_ms: int = 0) -> None:
         self.batch_commands.observe(commands)
         self.apply_s.observe(seconds)
         self.last_apply_s = seconds
@@ -120,6 +133,21 @@ class Telemetry:
             ended = ENDINGS.get(event.kind)
             if ended is not None:
                 self.expired[ended] += 1
+            elif event.kind.startswith("task_"):
+                self._task(event, now_ms)
+
+    def _task(self, event: Event, now_ms: int) -> None:
+        if event.kind == "task_ready":
+            self._ready_ms[event.number] = now_ms
+            if len(self._ready_ms) > MAX_WAITING_TASKS:
+                self._ready_ms.popitem(last=False)
+            return
+        since_ms = self._ready_ms.pop(event.number, None)
+        if event.kind == "task_leased" and since_ms is not None:
+            self.task_wait_s.observe(max(0, now_ms - since_ms) / 1000)
+        move = TASK_MOVES.get(event.kind)
+        if move is not None:
+            self.task_moves[move] += 1
 
     def sweep(self, seconds: float, expired: int, backlog: int) -> None:
         self.sweep_s.observe(seconds)

@@ -21,6 +21,14 @@ EVENTS_A_READ = 512
 """A watch that starts far back reads in pieces of about this size, and lets others work in between."""
 """The machine's retained events of later revisions than the given one."""
 
+Topic = tuple[str, str]
+"""What requests for work wait for: the clean-ups of a provider, the tasks of a queue, what concerns a worker."""
+
+QUEUE_NEWS = frozenset(("task_ready", "queue_changed", "queue_deleted"))
+WORKER_NEWS = frozenset(("task_completed", "task_failed", "task_revoked", "task_dead", "task_dropped"))
+"""They make room for another task of the worker."""
+SHARD_NEWS = frozenset(("shard_assigned", "shard_revoking", "shard_released", "worker_lost", "worker_left"))
+
 END = 1 << 30
 """Behind all events of a revision, however many it has."""
 
@@ -51,6 +59,19 @@ class Seen:
     place: Place
 
 
+def topic_of(event: Event) -> Topic | None:
+    """Whose wait for work the event may end."""
+    if event.kind == "reclaim_pending":
+        return "reclaims", event.owner
+    if event.kind in QUEUE_NEWS:
+        return "queue", event.key
+    if event.kind in WORKER_NEWS and event.owner:
+        return "worker", event.owner
+    if event.kind in SHARD_NEWS and event.owner:
+        return "shards", event.owner
+    return None
+
+
 Ending = asyncio.Future[tuple[Event, ...] | None]
 """The events that end a request's wait: none at all if it must ask again, None if this node stops."""
 
@@ -65,8 +86,8 @@ class Hub:
         self.stopping = False
         self._watches: set[Watch] = set()
         self._expected: dict[tuple[str, bytes], list[Ending]] = {}
-        self._claimants: dict[tuple[str, str], set[asyncio.Event]] = {}
-        """Workers that wait for clean-ups, by namespace and provider."""
+        self._claimants: dict[tuple[str, Topic], set[asyncio.Event]] = {}
+        """Requests that wait for work, by namespace and topic."""
 
     # --- the machine's side ---------------------------------------------------------------------------------------
 
@@ -78,8 +99,8 @@ class Hub:
             woken = True
             if event.request_id is not None and event.waiter_id and event.kind != "wait_begun" and self._expected:
                 answered.setdefault((event.namespace, event.request_id), []).append(event)
-            elif event.kind == "reclaim_pending" and self._claimants:
-                for news in self._claimants.get((event.namespace, event.owner), ()):
+            elif self._claimants and (topic := topic_of(event)) is not None:
+                for news in self._claimants.get((event.namespace, topic), ()):
                     news.set()
         for key, own in answered.items():
             for future in self._expected.pop(key, ()):
@@ -139,20 +160,23 @@ class Hub:
 
     @property
     def claiming(self) -> int:
-        return sum(map(len, self._claimants.values()))
+        return len({news for waiting in self._claimants.values() for news in waiting})
 
     @contextmanager
-    def clean_ups(self, namespace: str, provider: str) -> Iterator[asyncio.Event]:
-        """Set whenever a clean-up of the provider becomes ready, a snapshot comes, or this node stops."""
+    def news(self, namespace: str, topics: Iterable[Topic]) -> Iterator[asyncio.Event]:
+        """Set whenever there may be work of one of the topics, a snapshot comes, or this node stops."""
         news = asyncio.Event()
-        waiting = self._claimants.setdefault((namespace, provider), set())
-        waiting.add(news)
+        keys = [(namespace, topic) for topic in topics]
+        for key in keys:
+            self._claimants.setdefault(key, set()).add(news)
         try:
             yield news
         finally:
-            waiting.discard(news)
-            if not waiting:
-                self._claimants.pop((namespace, provider), None)
+            for key in keys:
+                waiting = self._claimants.get(key, set())
+                waiting.discard(news)
+                if not waiting:
+                    self._claimants.pop(key, None)
 
     # --- watches --------------------------------------------------------------------------------------------------
 

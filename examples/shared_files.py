@@ -145,8 +145,8 @@ def story(url: str, root: Path, run: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Three services share temporary files; a client crashes.")
-    parser.add_argument("--url", default="http://127.0.0.1:7101", help="any node of the cluster")
-    url = parser.parse_args().url
+    parser.add_argument("--endpoints", "--url", default="http://127.0.0.1:7101", help="any node of the cluster")
+    url = parser.parse_args().endpoints.partition(",")[0]
     try:
         call(url, "GET", "/cluster")
     except OSError as error:

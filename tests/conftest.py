@@ -1,19 +1,63 @@
-"""The order of all tests."""
+"""The order of all tests, and which of them one worker runs one after the other."""
 
 from __future__ import annotations
 
+import signal
+import zlib
+from collections.abc import Callable
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
     "tests/sim",
     "tests/machine/test_scale",
-    "tests/api/test_schema",
+    "tests/api",
     "tests/client",
     "tests/processes",
     "tests/cli",
     "tests/rpc",
 )
 """What takes longest begins first, so that nothing is left to wait for alone at the end."""
+
+SHARED = {"tests/api": 1, "tests/cli": 1, "tests/client": 2, "tests/rpc": 1}
+"""Directories whose tests share a cluster, and for how many portions of them one is started. It ends with the last test
+of its portion: one that idles until all tests are over takes the time of others."""
+
+APART = (
+    "tests/api/test_failover.py",
+    "tests/api/test_outage.py",
+    "tests/api/test_wall_clock.py",
+    "tests/cli/test_backup_files.py",
+    "tests/cli/test_program.py",
+    "tests/client/test_failover.py",
+    "tests/client/test_guards.py",
+    "tests/client/test_guards_postgres.py",
+    "tests/client/test_guards_sqlite.py",
+    "tests/rpc/test_contract.py",
+)
+"""Files in them that do not use it: any worker may run them."""
+
+
+class Portions(LoadScopeScheduling):
+    """What goes to a worker at a time: a file, or those files of a directory that share a cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        directory = file.rpartition("/")[0]
+        if directory not in SHARED or file in APART:
+            return file
+        return f"{directory} {zlib.crc32(file.encode()) % SHARED[directory]}"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None]) -> LoadScopeScheduling:
+    return Portions(config, log)
+
+
+def pytest_configure() -> None:
+    # A shell's background job ignores SIGINT, and so would all that the tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

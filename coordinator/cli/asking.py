@@ -26,9 +26,15 @@ _HINTS = {
     "unknown_edge": "holdfast edges list --source ID shows those there are",
     "resource_in_use": "holdfast explain ID shows by what; --force has it reclaimed all the same",
     "resource_reclaiming": "holdfast explain ID shows what its clean-up waits for",
+    "tombstoned": "holdfast tombstones list shows whom it waits for",
+    "unknown_holder": "holdfast holders list shows those there are",
     "namespace_in_use": "holdfast namespace list shows what is in it",
     "quota_exceeded": "holdfast namespace list shows what is used, and of how much",
     "would_close_cycle": "holdfast namespace put NAME --cyclic allows cycles; the collector finds them",
+    "unknown_queue": "holdfast queue list shows those there are; holdfast queue put NAME makes one",
+    "unknown_task": "holdfast queue tasks QUEUE shows those there are",
+    "queue_in_use": "holdfast queue show QUEUE shows what is in it; holdfast queue purge empties it",
+    "queue_draining": "holdfast queue resume QUEUE lets it take tasks in again",
     "not_holder": "holdfast locks get KEY shows who has it",
 }
 _UNREACHABLE = "say where its nodes are with --endpoints or $HOLDFAST_ENDPOINTS; holdfast status shows which answer"

@@ -1,17 +1,20 @@
-"""`holdfast bench`: a small self-test of a running cluster. Figures to compare with others come from bench/."""
+"""`holdfast bench`: the benchmarks of the source tree; with --running, a small self-test of a cluster that runs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.cli.arguments import Commands, count, positive
-from coordinator.cli.asking import add_asking
-from coordinator.cli.output import Bar, Shown, table
+from coordinator.cli.arguments import Commands, add_remote, count, positive
+from coordinator.cli.asking import ask
+from coordinator.cli.output import Bar, Shown, complain, table
 
 if TYPE_CHECKING:
     from coordinator.client import Client
@@ -19,12 +22,29 @@ if TYPE_CHECKING:
 LEASES = 1_000
 LEASE_MS = 10_000
 _BAR_S = 0.2
+_SOURCES = Path(__file__).resolve().parents[2]
 
 Work = Callable[[int], Awaitable[int]]
 """One round of one worker: how many it did."""
 
 
-async def _bench(client: Client, options: argparse.Namespace) -> Shown:
+def _bench(options: argparse.Namespace) -> int:
+    return ask(options, _self_test) if options.running else _benchmarks(options)
+
+
+def _benchmarks(options: argparse.Namespace) -> int:
+    """They are no part of the package: they start the peers, too, and need what only the source tree has."""
+    if not (_SOURCES / "bench" / "__main__.py").exists():
+        hint = "holdfast bench --running measures a cluster that runs"
+        return complain(options, "the benchmarks are in the source tree, which is not here: run it there", 1, hint=hint)
+    command = [sys.executable, "-m", "bench"]
+    command += [f"--{name}" for name in ("quick", "list", "all") if getattr(options, name)]
+    command += ["--rounds", str(options.rounds)] if options.rounds else []
+    command += ["--only", *options.only] if options.only else []
+    return subprocess.run(command, cwd=_SOURCES, check=False).returncode
+
+
+async def _self_test(client: Client, options: argparse.Namespace) -> Shown:
     run = f"bench-{uuid.uuid4().hex[:8]}"
     results = [
         {"what": "lock pairs", **await measure("lock pairs", lock_pairs(client, run), options)},
@@ -110,8 +130,13 @@ async def measure(what: str, work: Work, options: argparse.Namespace) -> dict[st
 
 
 def add(commands: Commands) -> None:
-    added = add_asking(
-        commands, "bench", "how fast a cluster takes locks and heartbeats; a load for some seconds", _bench
-    )
-    added.add_argument("--seconds", type=positive, default=5.0, metavar="N", help="of each kind (default: 5)")
-    added.add_argument("--workers", type=count, default=16, metavar="N", help="at once (default: 16)")
+    about = "run the benchmarks next to etcd, ZooKeeper and Redis; --running: only load a running cluster for a moment"
+    added = add_remote(commands, "bench", about, _bench)
+    added.add_argument("--list", action="store_true", help="the parts, and how long each takes")
+    added.add_argument("--only", nargs="+", metavar="NAME", help="these parts")
+    added.add_argument("--all", action="store_true", help="also the parts that run only by name")
+    added.add_argument("--quick", action="store_true", help="see that all of it works; its figures are not kept")
+    added.add_argument("--rounds", type=count, metavar="N", help="of each piece of work")
+    added.add_argument("--running", action="store_true", help="a self-test of the cluster at --endpoints instead")
+    added.add_argument("--seconds", type=positive, default=5.0, metavar="N", help="with --running (default: 5)")
+    added.add_argument("--workers", type=count, default=16, metavar="N", help="with --running (default: 16)")

@@ -50,8 +50,8 @@ example:
 
 
 def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options of `lock`, and the command after --."""
-    if given[:1] != ["lock"] or "--" not in given:
+    """The options of `lock` or `queue work`, and the command after --."""
+    if (given[:1] != ["lock"] and list(given[:2]) != ["queue", "work"]) or "--" not in given:
         return list(given), []
     at = given.index("--")
     return list(given[:at]), list(given[at + 1 :])

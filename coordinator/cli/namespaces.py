@@ -12,7 +12,8 @@ from coordinator.cli.output import Shown, plain, table
 if TYPE_CHECKING:
     from coordinator.client import Client
 
-QUOTAS = ("leases", "locks", "waiters", "sessions", "name_bytes", "resources", "edges")
+QUOTAS = ("leases", "locks", "waiters", "sessions", "name_bytes", "resources", "edges", "tasks", "queues",
+          "holders", "tombstones")  # fmt: skip
 
 
 async def _list(client: Client, _: argparse.Namespace) -> Shown:

@@ -9,20 +9,24 @@ from collections.abc import Callable, Sequence
 
 from coordinator import __version__
 from coordinator.cli import (
+    backup,
     bench,
     cluster,
     completion,
     configuration,
     edges,
     explain,
+    gossip,
     leases,
     lock,
     locks,
     namespaces,
     nodes,
+    queues,
     reclaims,
     resources,
     sessions,
+    tombstones,
     watch,
 )
 from coordinator.cli.arguments import Commands, Parser, add_command, add_json
@@ -36,8 +40,8 @@ TRY_AGAIN = 75
 INTERRUPTED = 130
 
 NOUNS = (
-    nodes, cluster, lock, locks, leases, sessions, resources, explain, edges, reclaims, watch, namespaces,
-    configuration, bench, completion,
+    nodes, cluster, lock, locks, leases, sessions, resources, explain, edges, reclaims, tombstones, queues, watch,
+    namespaces, configuration, backup, gossip, bench, completion,
 )  # fmt: skip
 
 _CODES = """\

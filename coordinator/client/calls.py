@@ -23,6 +23,7 @@ FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
 ATTEMPT_S = 2.0
 """How long one node may take to answer before another is asked: longer than an election by far."""
+MIN_ATTEMPT_S = 0.5
 LEARN_S = 1.0
 POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
 """They change nothing, so they take no request id."""
@@ -94,6 +95,8 @@ class Calls:
             await self._session.close()
 
     def session(self) -> aiohttp.ClientSession:
+        if self._session is not None and self._session.closed:
+            raise HoldfastError("this client is closed", code="client_unusable")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
@@ -103,8 +106,10 @@ class Calls:
     def current(self) -> str:
         return self.endpoints[self._current]
 
-    def move_on(self) -> None:
-        self._current = (self._current + 1) % len(self.endpoints)
+    def move_on(self, away_from: str = "") -> None:
+        """To the next node. `away_from`: unless another call, that the same node failed, has been there first."""
+        if away_from in ("", self.current):
+            self._current = (self._current + 1) % len(self.endpoints)
 
     async def call(
         self,
@@ -124,7 +129,10 @@ class Calls:
 
         `content` is sent in the place of `body`, and without a request id: it must be something that may be repeated.
         """
-        until = clock.now() + (self.timeout if timeout is None else timeout) + waits
+        limit_s = self.timeout if timeout is None else timeout
+        until = clock.now() + limit_s + waits
+        # A node that is silent leaves time for the others: who is given little must not spend it all on the first.
+        attempt_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / len(self.endpoints))) + waits
         mutates = method != "GET" and path not in POSTED_READS
         if mutates and content is None:
             request_id = request_id or new_request_id()
@@ -135,11 +143,12 @@ class Calls:
             left = until - clock.now()
             if left <= 0:
                 break
+            endpoint = self.current
             try:
-                return await self._attempt(request, min(left, ATTEMPT_S + waits))
+                return await self._attempt(request, endpoint, min(left, attempt_s))
             except _Retry as retry:
                 failure, unknown = str(retry), unknown or (retry.unknown and mutates)
-                self.move_on()
+                self.move_on(endpoint)
                 if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
                     pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
@@ -149,8 +158,8 @@ class Calls:
             raise OutcomeUnknown(message, request_id=request_id)
         raise Unavailable(f"no node took {method} {path} in time: {failure}; is a majority of the cluster running?")
 
-    async def _attempt(self, request: _Request, limit_s: float) -> Answer:
-        endpoint, sent = self.current, clock.now()
+    async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
+        sent = clock.now()
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(1.0, limit_s))
         try:
             async with self.session().request(

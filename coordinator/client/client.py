@@ -12,16 +12,21 @@ from typing import Any
 
 from coordinator.client import clock
 from coordinator.client.calls import Answer, Calls, new_request_id
-from coordinator.client.errors import denied
+from coordinator.client.errors import NotHeld, denied
+from coordinator.client.holders import Copies, Holder, OnTombstone
 from coordinator.client.keeper import Keeper
 from coordinator.client.leases import Lease, Leases, Lost, held
 from coordinator.client.lock import DOUBT_AT, RENEW_AT, Held, Lock, Mode
+from coordinator.client.queues import Queues
 from coordinator.client.recipes import Barrier, Election, Group, ReadWriteLock, Semaphore
 from coordinator.client.reclaim import Handler, ReclaimWorker
 from coordinator.client.resources import Resources
 from coordinator.client.sessions import Session, opened, session
+from coordinator.client.shards import Change, ShardWorker
 from coordinator.client.stall import StallDetector
 from coordinator.client.watch import Event, watch
+from coordinator.client.worker import Handler as TaskHandler
+from coordinator.client.worker import Worker
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -53,6 +58,7 @@ class Client:
         self.keeper = Keeper()
         self.leases = Leases(self)
         self.resources = Resources(self)
+        self.queues = Queues(self)
 
     async def __aenter__(self) -> Client:
         return self
@@ -75,10 +81,16 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        waits: float = 0.0,
         request_id: str | None = None,
     ) -> Any:
-        """Any operation of the API, for what has no method of its own: the decoded answer, or an error, raised."""
-        answer = await self.calls.call(method, path, body, query=query, timeout=timeout, request_id=request_id)
+        """Any operation of the API, for what has no method of its own: the decoded answer, or an error, raised.
+
+        `waits`: how long the request itself waits at the node (as its `block_time_ms` says), on top of the `timeout`.
+        """
+        answer = await self.calls.call(
+            method, path, body, query=query, timeout=timeout, waits=waits, request_id=request_id
+        )
         return answer.body
 
     # --- locks ----------------------------------------------------------------------------------------------------
@@ -118,7 +130,10 @@ class Client:
         held = Held(self, keys, _tokens(answer, keys), ttl_s, answer)
         if clock.now() - answer.sent > RENEW_AT * DOUBT_AT * ttl_s:
             # It was granted some time after it was asked for. Only a renewal tells for how long it is ours from now on.
-            await held.renew()
+            try:
+                await held.renew(limit_s=self.calls.timeout)
+            except NotHeld:
+                return {}  # its time was over before it was heard of
         return held
 
     async def call_renew(self, key: str, token: int, ttl_s: float, limit_s: float) -> Answer:
@@ -127,9 +142,9 @@ class Client:
         }  # fmt: skip
         return await self.calls.call("POST", "/locks/renew", body, timeout=limit_s)
 
-    async def call_release(self, key: str, token: int) -> Answer:
+    async def call_release(self, key: str, token: int, *, timeout: float | None = None) -> Answer:
         body = {"lock_key": key, "client_id": self.client_id, "fencing_token": token}
-        return await self.calls.call("POST", "/locks/release", body)
+        return await self.calls.call("POST", "/locks/release", body, timeout=timeout)
 
     # --- leases and sessions --------------------------------------------------------------------------------------
 
@@ -214,6 +229,48 @@ class Client:
             self, provider, handler, kinds=kinds, concurrency=concurrency, worker_id=worker_id, claim=claim, grace=grace
         )
         await worker.run()
+
+    def holder(
+        self,
+        holder_id: str,
+        on_tombstone: OnTombstone,
+        *,
+        copies: Copies | None = None,
+        state_file: str | os.PathLike[str] | None = None,
+        session_ttl: float | None = None,
+    ) -> Holder:
+        """`async with client.holder("edge-7", drop) as holder: await holder.keep("id", fetch)`. See `Holder`.
+
+        `on_tombstone(resource_id, incarnation)` drops the copy, if there is one of that incarnation. `copies` says what
+        it has (ids to incarnations): needed by a holder whose copies outlive its process, as is `state_file`.
+        `session_ttl`: it is removed when it was not heard of for so long; else only by itself or an administrator.
+        """
+        return Holder(self, holder_id, on_tombstone, copies=copies, state_file=state_file, session_ttl=session_ttl)
+
+    def worker(
+        self,
+        queues: str | Sequence[str] | Mapping[str, TaskHandler] = (),
+        handler: TaskHandler | None = None,
+        *,
+        concurrency: int = 4,
+        worker_id: str | None = None,
+        grace: float = 30.0,
+    ) -> Worker:
+        """Does the tasks of queues: `await client.worker("thumbnails", make).run()`. See `Worker`."""
+        return Worker(self, queues, handler, concurrency=concurrency, worker_id=worker_id, grace=grace)
+
+    def shard_worker(
+        self,
+        queue: str,
+        on_assigned: Change,
+        on_revoked: Change,
+        *,
+        capacity: int = 0,
+        worker_id: str | None = None,
+        grace: float = 30.0,
+    ) -> ShardWorker:
+        """Has a share of a queue's shards. See `ShardWorker`."""
+        return ShardWorker(self, queue, on_assigned, on_revoked, capacity=capacity, worker_id=worker_id, grace=grace)
 
     # --- recipes --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ HoldfastError
 ├── OutcomeUnknown      it may have been done; `request_id` repeats it safely
 ├── LockLost            raised out of a lock's body: ownership could not be confirmed in time
 ├── LeaseLost           the same of a lease, raised at the end of its body
+├── TaskLost            the same of a task, raised by its `check`
+├── Retry               raised by a handler of tasks: try it again, after `delay` seconds if it says so
 └── SessionLost         the same of a session
     └── Stalled           this process stood still for too long: discard the transaction, verify the token
 """
@@ -105,6 +107,18 @@ class SessionLost(HoldfastError):
     pass
 
 
+class TaskLost(HoldfastError):
+    pass
+
+
+class Retry(HoldfastError):
+    """`delay`: None leaves it to the queue's back-off. An attempt is used up all the same."""
+
+    def __init__(self, message: str = "the handler asked for another attempt", *, delay: float | None = None) -> None:
+        super().__init__(message, code="retry")
+        self.delay = delay
+
+
 class Stalled(LockLost):
     """`details`: how long the pause was, how long it might have been, and whether the token is current, if verified."""
 
@@ -114,7 +128,7 @@ _BY_STATUS: dict[int, type[Denied]] = {
     429: TooMuch,
 }  # fmt: skip
 _NOT_HELD = frozenset(
-    ("not_holder", "not_owner", "lease_expired", "session_expired", "unknown_lease", "unknown_session")
+    ("not_holder", "not_owner", "lease_expired", "session_expired", "unknown_lease", "unknown_session", "holder_fenced")
 )
 
 

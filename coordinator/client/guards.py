@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from coordinator.client.errors import Conflict, Invalid, StaleToken
 
@@ -165,7 +166,7 @@ def fencing_middleware(
     *,
     header: str = HEADER,
     methods: frozenset[str] = UNSAFE,
-) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+) -> Middleware:
     """aiohttp: requests that write must bring the token of the lock they write under, and none lower than seen before.
 
     `key(request)` names the lock; None: this request needs none. `admit(key, token)` raises StaleToken; the default

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from coordinator.client import clock
 from coordinator.client.errors import Gone, HoldfastError, NotFound, NotHeld
-from coordinator.client.lock import DOUBT_AT, RENEW_AT, State
+from coordinator.client.lock import DOUBT_AT, LAST_AT, MAX_LAST_S, RENEW_AT, State
 
 ATTEMPT_AT = 1 / 6
 """The part of its time that one renewal may take before it is begun anew, with another node."""
@@ -52,6 +52,11 @@ class Kept:
     @property
     def valid_for(self) -> float:
         return 0.0 if self.lost_because else max(0.0, self.valid_until - clock.now())
+
+    @property
+    def last_s(self) -> float | None:
+        """How long giving it back may take; None: as long as any call."""
+        return None if self.state == "HELD" else min(max(MIN_ATTEMPT_S, LAST_AT * self.ttl_s), MAX_LAST_S)
 
     def confirm(self, sent: float) -> None:
         """A request sent at `sent` was granted. The next is due a little earlier or later than everybody else's."""

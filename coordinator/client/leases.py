@@ -270,12 +270,12 @@ class Leases:
                 lease.token = seen.get("fencing_token")
 
     async def release(self, lease: Lease) -> None:
-        held = lease.state in ("HELD", "SUSPENDED")
+        held, limit_s = lease.state in ("HELD", "SUSPENDED"), lease._owner.last_s
         self.let_go(lease)
         if held:
             body = {"resource_id": lease.resource_id, "client_id": self._client.client_id}
             with contextlib.suppress(Denied):
-                await self._client.calls.call("POST", "/leases/release", body)
+                await self._client.calls.call("POST", "/leases/release", body, timeout=limit_s)
 
     def let_go(self, lease: Lease) -> None:
         lease._ended = True

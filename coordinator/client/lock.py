@@ -25,6 +25,11 @@ Mode = Literal["exclusive", "shared"]
 
 RENEW_AT = 1 / 3
 DOUBT_AT = 1 / 2
+LAST_AT = 1 / 10
+MAX_LAST_S = 1.0
+"""How long giving back what is in doubt may take: who could not confirm it is hardly heard."""
+AGAIN_AT = 1 / 24
+"""The pause after a renewal that was refused for another reason than that it is not held."""
 LONG_WAIT_S = 600.0
 """The longest wait the cluster takes at once. One without a limit goes to the end of the queue after that."""
 
@@ -57,9 +62,11 @@ class Held:
 
     @property
     def state(self) -> State:
+        if self._lost_because:
+            return "LOST"  # also when it was given back after that
         if self._released:
             return "RELEASED"
-        if self._lost_because or clock.now() >= self._valid_until:
+        if clock.now() >= self._valid_until:
             return "LOST"
         return "SUSPENDED" if clock.now() >= self._confirmed + DOUBT_AT * self._ttl_s else "HELD"
 
@@ -94,12 +101,15 @@ class Held:
     def in_doubt_at(self) -> float:
         return self._confirmed + DOUBT_AT * self._ttl_s
 
-    async def renew(self) -> None:
-        """Confirms ownership for another lease time. NotHeld: somebody else has it, or may have it."""
-        left = max(0.05, self._valid_until - clock.now())
+    async def renew(self, limit_s: float | None = None) -> None:
+        """Confirms ownership for another lease time. NotHeld: somebody else has it, or may have it.
+
+        `limit_s`: how long that may take; by default, until ownership is in doubt.
+        """
+        left_s = max(0.05, self.in_doubt_at - clock.now()) if limit_s is None else limit_s
         try:
             answers = [
-                await self._client.call_renew(key, token, self._ttl_s, left) for key, token in self.tokens.items()
+                await self._client.call_renew(key, token, self._ttl_s, left_s) for key, token in self.tokens.items()
             ]
         except NotHeld as error:
             self._lost_because = str(error)
@@ -146,8 +156,7 @@ class Lock:
             self._asked["session_id"] = session_id
         self._held: Held | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._body: asyncio.Task[Any] | None = None
-        self._cancelled_by_us = False
+        self._body: Body | None = None
 
     async def acquire(self) -> Held:
         """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough."""
@@ -165,44 +174,80 @@ class Lock:
                 )
 
     async def __aenter__(self) -> Held:
-        self._held = await self.acquire()
-        self._body = asyncio.current_task()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(self._held))
-        return self._held
+        held = self._held = await self.acquire()
+        body = self._body = Body()
+
+        def ended(keeper: asyncio.Task[None]) -> None:
+            # However it ended: a body whose lock nobody keeps must not go on.
+            if not keeper.cancelled():
+                body.cancel()
+
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(held))
+        self._keeper.add_done_callback(ended)
+        return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, keeper = self._held, self._keeper
-        if held is None or keeper is None:
+        held, keeper, body = self._held, self._keeper, self._body
+        if held is None or keeper is None or body is None:
             return
+        body.left = True
         keeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeper
-        lost = held.state in ("LOST", "SUSPENDED")
-        # Past its validity there is nothing to give back, and who could not confirm it will hardly reach anybody.
+        cancelled = kind is asyncio.CancelledError
+        try:
+            await asyncio.wait((keeper,))
+        except asyncio.CancelledError:
+            cancelled = True  # it came on the way out; whose it is, is seen below
+        lost = await self._give_back(held)
+        if body.cancelled_by_another():
+            if cancelled and kind is not asyncio.CancelledError:
+                raise asyncio.CancelledError
+        elif lost and (kind is None or (cancelled and body.cancelled)):
+            raise LockLost(held._why(), code="lock_lost") from error
+        if not keeper.cancelled():
+            keeper.result()
+
+    async def _give_back(self, held: Held) -> bool:
+        """Whether it was lost. Past its validity there is nothing to give back."""
+        lost, limit_s = held.state in ("LOST", "SUSPENDED"), held.valid_for
+        if lost:
+            held._lost_because, limit_s = held._why(), min(limit_s, LAST_AT * self._ttl_s, MAX_LAST_S)
         with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(min(held.valid_for, self._ttl_s / 10) if lost else held.valid_for):
+            async with asyncio.timeout(limit_s):
                 await held.release()
-        if self._cancelled_by_us:
-            # Our own cancellation ends here, as LockLost; another's, that came on top, goes on.
-            if self._body is not None and self._body.uncancel() == 0 and kind is asyncio.CancelledError:
-                raise LockLost(held._why(), code="lock_lost") from error
-        elif kind is None and lost:
-            raise LockLost(held._why(), code="lock_lost")
+        return lost
 
     async def _keep(self, held: Held) -> None:
+        """Returns when ownership is in doubt."""
         while True:
             await asyncio.sleep(max(0.0, held.next_renewal - clock.now()))
-            renewal = asyncio.ensure_future(held.renew())
             try:
                 async with asyncio.timeout(max(0.0, held.in_doubt_at - clock.now())):
-                    await renewal
+                    await held.renew()
             except (TimeoutError, HoldfastError):
-                renewal.cancel()
-                if clock.now() < held.in_doubt_at and not held._lost_because:
-                    continue
-                self._cancelled_by_us = True
-                if self._body is not None:
-                    self._body.cancel()
-                return
+                left_s = held.in_doubt_at - clock.now()
+                if left_s <= 0 or held._lost_because:
+                    return
+                await asyncio.sleep(min(left_s, AGAIN_AT * self._ttl_s))
+
+
+class Body:
+    """The task in a block, as of its beginning. It is cancelled once at most, and never after it has `left`."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+        self.cancelled = self.left = False
+
+    def cancel(self) -> None:
+        if self._task is not None and not self.cancelled and not self.left:
+            self.cancelled = True
+            self._task.cancel()
+
+    def cancelled_by_another(self) -> bool:
+        """To be asked once, when the block is over: our own cancellation ends here, another's goes on."""
+        if self._task is None:
+            return False
+        left = self._task.uncancel() if self.cancelled else self._task.cancelling()
+        return left > self._before

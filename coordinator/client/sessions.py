@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, SessionLost, denied
-from coordinator.client.leases import Lease, Owner, held
-from coordinator.client.lock import LONG_WAIT_S, Mode, State
+from coordinator.client.leases import MAX_LOOKUP, Lease, Owner, held
+from coordinator.client.lock import LONG_WAIT_S, Body, Mode, State
 
 if TYPE_CHECKING:
     from coordinator.client.client import Client
@@ -24,6 +24,7 @@ class Session(Owner):
         self._ended = False
         self._event = asyncio.Event()
         self._on_lost: list[Callable[[Session], None]] = []
+        self._holds: dict[SessionHeld, None] = {}
 
     @property
     def state(self) -> State:
@@ -55,7 +56,7 @@ class Session(Owner):
         """Ends it, and all that belongs to it."""
         if self._ended:
             return
-        alive = super().state in ("HELD", "SUSPENDED")
+        alive, limit_s = super().state in ("HELD", "SUSPENDED"), self.last_s
         self._client.keeper.remove(self)
         self._ended = True
         for lease in list(self.members.values()):
@@ -63,7 +64,7 @@ class Session(Owner):
         self.doubt()
         if alive:
             with contextlib.suppress(Denied):
-                await self._client.calls.call("DELETE", f"/sessions/{self.session_id}")
+                await self._client.calls.call("DELETE", f"/sessions/{self.session_id}", timeout=limit_s)
 
     def lose(self, reason: str) -> None:
         if self.lost_because or self._ended:
@@ -77,6 +78,22 @@ class Session(Owner):
         asked = clock.now()
         await self._client.calls.call("POST", f"/sessions/{self.session_id}/heartbeat", timeout=limit_s)
         self.confirm(asked)
+        with contextlib.suppress(HoldfastError):
+            await self._look_after_locks(limit_s / 2)
+
+    async def _look_after_locks(self, limit_s: float) -> None:
+        """A lock that an administrator broke is gone, and its session lives on: only a look at it tells."""
+        holds = [hold for hold in self._holds if not hold.lost_because]
+        for start in range(0, len(holds), MAX_LOOKUP):
+            piece = holds[start : start + MAX_LOOKUP]
+            asked = {"lease_ids": [hold.lease_id for hold in piece]}
+            answer = await self._client.calls.call("POST", "/leases/lookup", asked, timeout=limit_s)
+            for hold, seen in zip(piece, answer.body["leases"], strict=True):
+                if seen["state"] != "ACTIVE" and hold in self._holds:
+                    hold.lose("it was broken by an administrator, or released elsewhere")
+
+    def forget(self, hold: SessionHeld) -> None:
+        self._holds.pop(hold, None)
 
     # --- what belongs to it ---------------------------------------------------------------------------------------
 
@@ -105,29 +122,28 @@ class Session(Owner):
     ) -> AsyncIterator[SessionHeld]:
         """As `client.lock`, but kept by the session: the body is cancelled when the session is in doubt."""
         hold = await self.acquire_lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
-        body, cancelled = asyncio.current_task(), False
-
-        def cancel() -> None:
-            nonlocal cancelled
-            if body is not None and not cancelled:
-                cancelled = True
-                body.cancel()
-
-        self.on_doubt(cancel)
-        lost = False
+        body = Body()
+        hold.on_doubt(body.cancel)
+        lost, error = False, None
         try:
             yield hold
             lost = hold.state != "HELD"
-        except asyncio.CancelledError as error:
-            if cancelled and body is not None and body.uncancel() == 0:
-                raise LockLost(hold.why(), code="lock_lost") from error
-            raise
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
         finally:
-            self.off_doubt(cancel)
-            with contextlib.suppress(HoldfastError):
-                await hold.release()
-        if lost:
-            raise LockLost(hold.why(), code="lock_lost")
+            body.left, why = True, hold.why()
+            try:
+                with contextlib.suppress(HoldfastError):
+                    await hold.release()
+            except asyncio.CancelledError as late:
+                if not body.cancelled:
+                    raise
+                error = error or late
+        by_another = body.cancelled_by_another()
+        if error is not None and (by_another or not body.cancelled):
+            raise error
+        if lost or error is not None:
+            raise LockLost(why, code="lock_lost") from error
 
     async def acquire_lock(
         self,
@@ -149,7 +165,9 @@ class Session(Owner):
             body["block_time_ms"] = round(piece * 1000)
             answer = await self._client.calls.call("POST", "/locks/acquire", body, waits=piece, accepts=(409,))
             if answer.status != 409:
-                return SessionHeld(self, key, answer.body["fencing_token"])
+                hold = SessionHeld(self, key, answer.body["fencing_token"], answer.body["lease_id"])
+                self._holds[hold] = None
+                return hold
             error = answer.body["error"]
             if error["code"] != "lock_held":
                 raise denied(409, error)
@@ -158,23 +176,27 @@ class Session(Owner):
 
     async def release_lock(self, key: str, token: int) -> None:
         with contextlib.suppress(Denied):
-            await self._client.call_release(key, token)
+            await self._client.call_release(key, token, timeout=self.last_s)
 
 
 class SessionHeld:
     """One hold of one lock, as valid as its session."""
 
-    def __init__(self, session: Session, key: str, token: int) -> None:
-        self._session, self.key, self.token = session, key, token
+    def __init__(self, session: Session, key: str, token: int, lease_id: str) -> None:
+        self._session, self.key, self.token, self.lease_id = session, key, token, lease_id
+        self.lost_because = ""
         self._released = False
+        self._on_doubt: Callable[[], None] | None = None
 
     @property
     def state(self) -> State:
+        if self.lost_because:
+            return "LOST"
         return "RELEASED" if self._released else self._session.state
 
     @property
     def valid_for(self) -> float:
-        return 0.0 if self._released else self._session.valid_for
+        return 0.0 if self._released or self.lost_because else self._session.valid_for
 
     def check(self) -> None:
         """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
@@ -182,10 +204,26 @@ class SessionHeld:
             raise LockLost(self.why(), code="lock_lost")
 
     def why(self) -> str:
+        if self.lost_because:
+            return f"{self.key} is lost: {self.lost_because}"
         reason = self._session.lost_because or self._session.trouble
         return f"{self.key} is {self.state} with its session: {reason}"
 
+    def on_doubt(self, callback: Callable[[], None]) -> None:
+        """Called when it, or its session, is in doubt or lost."""
+        self._on_doubt = callback
+        self._session.on_doubt(callback)
+
+    def lose(self, reason: str) -> None:
+        self.lost_because = self.lost_because or reason
+        self._session.forget(self)
+        if self._on_doubt is not None:
+            self._on_doubt()
+
     async def release(self) -> None:
+        self._session.forget(self)
+        if self._on_doubt is not None:
+            self._session.off_doubt(self._on_doubt)
         if not self._released:
             alive = self.state in ("HELD", "SUSPENDED")
             self._released = True

@@ -4,7 +4,8 @@ A thread of its own runs the event loop with all heartbeats, at a raised priorit
 interpreter lock for a moment at each step of a renewal. Python code that computes gives it up every
 `sys.getswitchinterval()` seconds (5 ms by default), so a ttl of a second is kept easily; call
 `sys.setswitchinterval(0.001)` for shorter ones. A C call that keeps the interpreter lock for longer than half of the
-ttl loses the lock, as any other pause does: use a ttl of at least four times the longest such call.
+ttl loses the lock, as any other pause does, and `held.guard` says so: use a ttl of at least four times the longest such
+call, and of forty times if they come one after another, since each step of a renewal waits for the end of one.
 
 What runs in a `with` block cannot be cancelled from outside. So a lock is not given back before its block ends, and the
 block is told of the loss, in the way it chooses:
@@ -19,9 +20,10 @@ block is told of the loss, in the way it chooses:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from coordinator.client.blocking import Blocking, Wrapped
 from coordinator.client.blocks import Block, Interrupted
@@ -30,6 +32,9 @@ from coordinator.client.errors import HoldfastError, LockLost, Stalled
 from coordinator.client.heartbeat_thread import HeartbeatThread, Priority
 from coordinator.client.lock import Held, Lock, Mode, State
 from coordinator.client.stall import Watched
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SyncHeld(Wrapped):
@@ -127,6 +132,18 @@ class SyncLock:
         # An exception of the body's own goes on.
 
 
+def _waiting(
+    asked: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """A method of the async client under its own signature, for a thread that waits."""
+
+    @functools.wraps(asked)
+    def wait(client: SyncClient, /, *args: P.args, **named: P.kwargs) -> T:
+        return client._thread.run(asked(client._client, *args, **named))
+
+    return wait
+
+
 class SyncClient:
     """`with SyncClient("http://127.0.0.1:7101") as client:`
 
@@ -182,19 +199,7 @@ class SyncClient:
             self._thread.run(self._thread.quiet())
         self._thread.close()
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        request_id: str | None = None,
-    ) -> Any:
-        """Any operation of the API, for what has no method of its own: the decoded answer, or an error, raised."""
-        asked = self._client.call(method, path, body, query=query, timeout=timeout, request_id=request_id)
-        return self._thread.run(asked)
+    call = _waiting(Client.call)
 
     def lock(
         self,

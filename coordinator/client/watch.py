@@ -43,6 +43,8 @@ class Event:
     session_id: str | None = None
     fencing_token: int | None = None
     waiter_id: str | None = None
+    task_id: str | None = None
+    incarnation: str | None = None
 
 
 class _Broken(Exception):

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from coordinator.http import (
+    backup,
     cluster_routes,
     edges,
     explain,
@@ -18,10 +19,14 @@ from coordinator.http import (
     locks,
     namespaces,
     openapi,
+    queues,
     reclaims,
     resources,
     sessions,
+    shards,
+    tasks,
     telemetry,
+    tombstones,
     watch,
 )
 from coordinator.http.bodies import respond
@@ -35,8 +40,8 @@ BODY_BYTES_MAX = 4 << 20
 """Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
 
 NOUNS = (
-    locks, fencing, leases, heartbeats, sessions, explain, resources, edges, reclaims, namespaces, watch,
-    cluster_routes, telemetry, health,
+    locks, fencing, leases, heartbeats, sessions, explain, tombstones, resources, edges, reclaims, queues, tasks,
+    shards, namespaces, watch, cluster_routes, backup, telemetry, health,
 )  # fmt: skip
 
 _LOGGER = logging.getLogger(__name__)

@@ -59,6 +59,10 @@ _QUOTAS: dict[str, Field] = {
     "name_bytes": _quota(limits.DEFAULT_NAME_BYTES),
     "resources": _quota(limits.DEFAULT_RESOURCES),
     "edges": _quota(limits.DEFAULT_EDGES),
+    "tasks": _quota(limits.DEFAULT_TASKS),
+    "queues": _quota(limits.DEFAULT_QUEUES),
+    "holders": _quota(limits.DEFAULT_HOLDERS),
+    "tombstones": _quota(limits.DEFAULT_TOMBSTONES),
 }
 _ACYCLIC = Flag(
     default=False, about="Edges that would close a cycle are refused. Only while there are none can it be switched on."

@@ -23,7 +23,8 @@ _MEANINGS = {
     403: "Not allowed, or not the holder any more.",
     404: "Unknown.",
     409: "Held by another, or in conflict.",
-    410: "Gone: compacted (`details.revision` is where to start again), being reclaimed, or a page that is no more.",
+    410: "Gone: compacted (`details.revision` is where to start again), being reclaimed, dead and with copies left "
+    "(`tombstoned`), or a page that is no more.",
     413: "Too large.",
     415: "Neither JSON nor msgpack.",
     422: "The lifetime is reached, or an edge would close a cycle (`details.path`).",

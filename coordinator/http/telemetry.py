@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.http import copymetrics, queuemetrics
 from coordinator.http.operations import Call, Operation
 from coordinator.http.schemas import COUNT, MS, NUMBER, TEXT, listed, record
 from coordinator.machine.graphcounts import ReclaimCounts
@@ -60,6 +61,8 @@ def document(service: Service) -> dict[str, Any]:
         "suspects": graph.suspects,
         "reclaims": _reclaims(reclaims),
         "collector": _collector(counted.collector),
+        "dispatch": queuemetrics.document(service),
+        "copies": copymetrics.document(service),
     }
 
 
@@ -97,6 +100,8 @@ class _Numbers(Collector):
         yield from self._counters()
         yield from self._gauges()
         yield from self._graph()
+        yield from queuemetrics.metrics(self._service)
+        yield from copymetrics.metrics(self._service)
         yield from self._histograms()
 
     def _counters(self) -> Iterator[Metric]:
@@ -245,6 +250,8 @@ def operations() -> list[Operation]:
             rounds=COUNT, visits=COUNT, settled=COUNT, sets_proposed=COUNT, sets_refused=COUNT, condemned=COUNT,
             audits=COUNT, audit_findings=COUNT, last_audit_s=NUMBER,
         ),
+        dispatch=queuemetrics.schema(),
+        copies=copymetrics.schema(),
     )  # fmt: skip
     return [
         Operation(

@@ -110,6 +110,10 @@ def _compacted(compacted: Compacted) -> ApiError:
     return ApiError(410, "compacted", message, details={"revision": first})
 
 
+_NUMBERS = {"session": "session_id", "task": "task_id", "tombstone": "incarnation"}
+"""What an event's number is, by the noun it is about; of others, a lease."""
+
+
 def shown(seen: Seen) -> dict[str, Any]:
     event = seen.event
     document: dict[str, Any] = {
@@ -121,7 +125,7 @@ def shown(seen: Seen) -> dict[str, Any]:
         "owner": event.owner,
     }
     if event.number:
-        document["session_id" if event.kind.startswith("session") else "lease_id"] = hex_id(event.number)
+        document[_NUMBERS.get(event.kind.partition("_")[0], "lease_id")] = hex_id(event.number)
     if event.fencing_token:
         document["fencing_token"] = event.fencing_token
     if event.waiter_id:

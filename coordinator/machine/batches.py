@@ -100,10 +100,11 @@ def _refused(state: State, namespace: Namespace, command: AcquireLeases, wanted:
 
 
 def _reclaiming(state: State, wanted: Wanted) -> Denied | None:
-    """The denial, if one of them is registered and on its way out."""
+    """The denial, if one of them is registered and on its way out, or has left a tombstone."""
     known = wanted.names[wanted.names >= 0]
-    registered = known[state.names.column("registered")[known] != 0].tolist()
-    return next((denied for name in registered if (denied := resources.refused(state, name))), None)
+    if not state.copies.tombstones:
+        known = known[state.names.column("registered")[known] != 0]
+    return next((denied for name in known.tolist() if (denied := resources.refused(state, name))), None)
 
 
 def _effective_expiry(state: State, slots: Slots) -> npt.NDArray[np.int64]:

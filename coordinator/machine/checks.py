@@ -45,9 +45,14 @@ def distinct_names(most: int) -> Check:
     return check
 
 
-def packed(most: int) -> Check:
-    wanted = f"1 to {most} ids of 8 bytes each"
-    return lambda value: None if type(value) is bytes and len(value) % 8 == 0 < len(value) <= 8 * most else wanted
+def packed(most: int, least: int = 1) -> Check:
+    wanted = f"{least} to {most} ids of 8 bytes each"
+
+    def check(value: Any) -> str | None:
+        fits = type(value) is bytes and len(value) % 8 == 0 and 8 * least <= len(value) <= 8 * most
+        return None if fits else wanted
+
+    return check
 
 
 def a_request_id(value: Any) -> str | None:

@@ -14,9 +14,14 @@ import msgpack
 
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
+from coordinator.machine import taskcommands as t
+from coordinator.machine import taskresults as tr
+from coordinator.machine import tombstoneresults as tb
 from coordinator.machine.checks import a_name, a_request_id, optional
 from coordinator.machine.limits import MAX_COMMAND_BYTES
-from coordinator.machine.verbs import VERBS
+from coordinator.machine.taskverbs import TASK_VERBS, misfit
+from coordinator.machine.tombstoneverbs import TOMBSTONE_VERBS
+from coordinator.machine.verbs import VERBS as PLAIN_VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class Request:
     command: c.Command
 
 
+VERBS = PLAIN_VERBS | TASK_VERBS | TOMBSTONE_VERBS
 _VERB_OF = {command: verb for verb, (command, _) in VERBS.items()}
 _FIELDS = {verb: tuple(field.name for field in fields(command)) for verb, (command, _) in VERBS.items()}
 
@@ -67,7 +73,8 @@ def check_command(command: c.Command) -> r.Denied | None:
     if isinstance(command, c.AckReclaims | c.RenewReclaims | c.ReturnReclaims):
         as_many = len(command.tokens) == len(command.reclaim_ids)
         return None if as_many else _malformed("tokens", "as many as reclaim_ids")
-    return None
+    wrong = misfit(command)
+    return None if wrong is None else _malformed(*wrong)
 
 
 def decode_command(raw: bytes) -> Request | r.Denied:
@@ -92,7 +99,10 @@ def decode_command(raw: bytes) -> Request | r.Denied:
     if len(values) != len(checks):
         return _malformed("command", f"{verb} with {len(checks)} arguments")
     decoded = command(*values)
-    return check_command(decoded) or Request(request_id, namespace, decoded)
+    wrong = check_command(decoded)
+    if wrong is None and isinstance(decoded, t.PutTasks):
+        decoded = t.PutTasks(decoded.queue, tuple(t.NewTask(*task) for task in decoded.tasks))
+    return wrong or Request(request_id, namespace, decoded)
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -102,7 +112,9 @@ _RESULTS: tuple[type[r.Result], ...] = (
     r.SessionRenewed, r.SessionDeleted, r.LockGranted, r.LocksGranted, r.LockBusy, r.LockWaiting, r.LockRenewed,
     r.LockReleased, r.LockBroken, r.WaitCancelled, r.NamespaceChanged, r.Swept, r.ResourcesPut, r.ResourceDeleted,
     r.EdgesPut, r.EdgeDeleted, r.SetTaken, r.SuspectsSettled, r.ReclaimsClaimed, r.ReclaimsAnswered, r.ReclaimNacked,
-    r.DeadLettersMoved,
+    r.DeadLettersMoved, tr.QueuePut, tr.QueueStands, tr.QueueDeleted, tr.TasksPut, tr.TasksAcquired, tr.TasksAnswered,
+    tr.TaskFailed, tr.TaskTaken, tr.TasksMoved, tr.ShardsPut, tr.WorkerSeen, tr.WorkerLeft,
+    tb.CopyRegistered, tb.CopiesVerified, tb.TombstonesAcked, tb.HolderRemoved,
 )  # fmt: skip
 """A result's tag on the wire is its place here: append, never reorder."""
 
@@ -129,6 +141,12 @@ def result_of(parts: Any) -> r.Result:
         return r.LocksGranted(tuple(_lock_granted(grant) for grant in values[0]))
     if result is r.ReclaimsClaimed:
         return r.ReclaimsClaimed(tuple(r.Reclaim(*item) for item in values[0]), *values[1:])
+    if result is tr.TasksAcquired:
+        return tr.TasksAcquired(tuple(tr.Task(*task) for task in values[0]), *values[1:])
+    if result is tr.WorkerSeen:
+        version, changed, *both, expires_ms, revoked_ms, heartbeat_ms = values
+        shards, revoking = (tuple(tr.ShardGrant(*grant) for grant in grants) for grants in both)
+        return tr.WorkerSeen(version, changed, shards, revoking, expires_ms, revoked_ms, heartbeat_ms)
     return result(*values)
 
 

@@ -52,6 +52,8 @@ class Collection:
         self._round: Round | None = None
         self._commands: Iterator[ProposeSet | SettleSuspects] | None = None
         """What is still to be proposed, when the search is over."""
+        self._decided = True
+        """The set that was proposed last was taken."""
         self.most = FIRST_SUSPECTS
         self._spread = True
 
@@ -95,6 +97,7 @@ class Collection:
         if isinstance(result, SuspectsSettled):
             self._counts.settled += result.settled
         elif isinstance(result, SetTaken):
+            self._decided = result.condemned
             if result.condemned:
                 self._counts.condemned += result.members
         else:
@@ -107,9 +110,13 @@ class Collection:
         settled, members = found.settled(), found.proposed()
         while ids := list(islice(settled, PART)):
             yield SettleSuspects(packed(ids), found.as_of)
+        self._decided = False
         number, part, ids = next_set(found.state), 0, list(islice(members, PART))
         self._counts.sets_proposed += bool(ids)
         while ids:
             following = list(islice(members, PART))
             yield ProposeSet(number, part, packed(ids), last=not following)
             part, ids = part + 1, following
+        while part and not self._decided:
+            yield ProposeSet(number, part, b"", last=True)
+            part += 1

@@ -27,7 +27,8 @@ Rows = npt.NDArray[np.void]
 BLOCK_SHIFT = 6
 BLOCK_ROWS = 1 << BLOCK_SHIFT
 REGION_BLOCKS = 256
-MAX_VIEWS = 2
+MAX_VIEWS = 3
+"""A snapshot, an audit and a backup at a time; one more, and the oldest is copied as a whole."""
 RESERVE_ROWS = 1 << 15
 
 FREE = 0
@@ -90,6 +91,10 @@ class TableView:
 
     def save_all(self) -> None:
         self.save(np.arange(len(self._saved), dtype=np.int64))
+
+    def release(self) -> None:
+        """Nobody will read the rest."""
+        self._read_blocks = len(self._saved)
 
     def regions(self) -> Iterator[Rows]:
         """All used rows in order, in pieces."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.machine.limits import DEFAULT_BUFFER_MS, DEFAULT_EDGES, DEFAULT_RESOURCES, MAX_REVISION
+from coordinator.machine.limits import (
+    DEFAULT_BUFFER_MS,
+    DEFAULT_EDGES,
+    DEFAULT_HOLDERS,
+    DEFAULT_QUEUES,
+    DEFAULT_RESOURCES,
+    DEFAULT_TASKS,
+    DEFAULT_TOMBSTONES,
+    MAX_REVISION,
+)
+from coordinator.machine.taskcommands import TaskCommand
+from coordinator.machine.tombstonecommands import TombstoneCommand
 
 Mode = Literal["exclusive", "shared"]
 OnLost = Literal["cascade", "orphan", "block"]
@@ -278,6 +289,10 @@ class PutNamespace:
     resources: int = DEFAULT_RESOURCES
     edges: int = DEFAULT_EDGES
     acyclic: bool = False
+    tasks: int = DEFAULT_TASKS
+    queues: int = DEFAULT_QUEUES
+    holders: int = DEFAULT_HOLDERS
+    tombstones: int = DEFAULT_TOMBSTONES
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,4 +339,6 @@ Command = (
     | PutNamespace
     | DeleteNamespace
     | Sweep
+    | TaskCommand
+    | TombstoneCommand
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.machine import resources
+from coordinator.machine import resources, tombstones
 from coordinator.machine.commands import DeleteEdge, PutEdges
 from coordinator.machine.events import EventKind
 from coordinator.machine.graph import BLOCK, POLICIES, edge_hash
@@ -142,7 +142,8 @@ def _pairs(state: State, namespace: Namespace, command: PutEdges) -> list[tuple[
         for slot, resource_id in ((source, source_id), (target, target_id)):
             if slot < 0:
                 message = f"{resource_id} is not registered; its provider registers it first"
-                return Denied("unknown_resource", message, {"resource_id": resource_id})
+                unknown = Denied("unknown_resource", message, {"resource_id": resource_id})
+                return tombstones.refused_id(state, namespace, resource_id) or unknown
             if not resources.takes_references(state, slot):
                 return resources.reclaiming(resource_id)
         pairs.append((source, target))

@@ -23,6 +23,12 @@ EventKind = Literal[
     "resource_registered", "edge_added", "edge_removed",
     "reclaim_pending", "reclaim_claimed", "reclaim_failed", "reclaim_dead", "reclaim_done", "reclaim_purged",
     "namespace_changed", "namespace_deleted",
+    "queue_changed", "queue_deleted",
+    "task_ready", "task_leased", "task_suspect", "task_revoked", "task_completed", "task_failed", "task_dead",
+    "task_dropped",
+    "shard_assigned", "shard_revoking", "shard_released",
+    "worker_joined", "worker_suspect", "worker_lost", "worker_left",
+    "tombstone_created", "tombstone_purged", "holder_joined", "holder_verified", "holder_removed",
 ]  # fmt: skip
 """Renewals are no events: at a million a second they would be all a watcher sees."""
 
@@ -31,6 +37,9 @@ class Event(NamedTuple):
     """`number` is the lease's or session's id; of a lock event the id of the lease that holds it.
 
     Of an edge: `key` is the target, `owner` the source. Of a reclaim: `owner` is the provider, or who claimed it.
+    Of a queue, its tasks and its workers: `key` is the queue, `owner` the worker, `number` the task's id. Of a shard:
+    `key` is the queue, a slash and the shard. Of a tombstone: `number` is the incarnation that died. Of a holder that
+    was removed: `owner` says why (administrator, session, left, replaced, restored).
     """
 
     revision: int

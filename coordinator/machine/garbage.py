@@ -16,7 +16,7 @@ from coordinator.machine import edges, leases, reclaims, resources
 from coordinator.machine.budget import Budget
 from coordinator.machine.commands import DeleteResource, ProposeSet, SettleSuspects, SuspectResources
 from coordinator.machine.graph import CLAIMED, DELAYED, LIVE, NO_LIST, ORPHAN, ORPHANED, SUSPECTS, Condemned, Proposal
-from coordinator.machine.limits import MAX_SET_NUMBER, NEVER_MS
+from coordinator.machine.limits import MAX_EDGES_COUNTED, MAX_SET_NUMBER, NEVER_MS
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, ResourceDeleted, Result, SetTaken, SuspectsSettled
 from coordinator.machine.state import State
@@ -44,10 +44,11 @@ def propose(state: State, _: Namespace, command: ProposeSet) -> Result:
             proposal.broken = True
             break
         _join(state, slot, proposal)
-    if proposal.broken or (command.last and proposal.satisfied < len(proposal.members)):
+    counted = proposal.broken or _count(state, proposal, MAX_EDGES_COUNTED)
+    if proposal.broken or (command.last and counted and proposal.satisfied < len(proposal.members)):
         state.proposal = None
         return _refused("a member changed, is kept or gone, or is referred to from elsewhere")
-    if not command.last:
+    if not command.last or not counted:
         return SetTaken(len(proposal.members), condemned=False)
     state.proposal = None
     state.condemned[proposal.number] = Condemned(proposal.members)
@@ -64,11 +65,7 @@ def _may_join(state: State, slot: int, number: int) -> bool:
 
 
 def _join(state: State, slot: int, proposal: Proposal) -> None:
-    """Counts the member's edges towards their targets: who has all its references from members is satisfied.
-
-    An edge that says that its target stays does not count: its target may not go with the source.
-    """
-    rows, table, number = state.resources, state.edges, proposal.number
+    rows, number = state.resources, proposal.number
     rows.touch(slot)
     rows.candidate[slot] = number
     proposal.members.append(slot)
@@ -76,10 +73,33 @@ def _join(state: State, slot: int, proposal: Proposal) -> None:
         rows.counted_for[slot], rows.counted[slot] = number, 0
     if rows.counted[slot] == rows.in_count[slot]:
         proposal.satisfied += 1
-    for edge in table.out_of(rows.first_out[slot]):
-        if table.state[edge] == ORPHAN:
-            continue
-        target = table.target[edge]
+
+
+def _count(state: State, proposal: Proposal, budget: int) -> bool:
+    """Counts the members' edges towards their targets: who has all its references from members is satisfied.
+
+    False: there are more than `budget`, and the rest is for the next part. A member whose edges change breaks the set,
+    so the place to go on from stays what it was.
+    """
+    rows, table, members = state.resources, state.edges, proposal.members
+    while proposal.counted < len(members):
+        place = proposal.next_edge or rows.first_out[members[proposal.counted]]
+        while place and budget > 0:
+            budget -= 1
+            _count_edge(state, place - 1, proposal)
+            place = table.next[place - 1]
+        proposal.next_edge = place
+        if place:
+            return False
+        proposal.counted += 1
+    return True
+
+
+def _count_edge(state: State, edge: int, proposal: Proposal) -> None:
+    """An edge that says that its target stays does not count: its target may not go with the source."""
+    rows, number = state.resources, proposal.number
+    if state.edges.state[edge] != ORPHAN:
+        target = state.edges.target[edge]
         rows.touch(target)
         if rows.counted_for[target] != number:
             rows.counted_for[target], rows.counted[target] = number, 0

@@ -40,7 +40,7 @@ class ResourceTable(TimedTable):
         ("provider", "u4"), ("kind", "u4"), ("next", "u4"), ("previous", "u4"), ("first_out", "u4"), ("first_in", "u4"),
         ("in_count", "u4"), ("blocks", "u4"), ("candidate", "u4"), ("counted_for", "u4"),
         ("counted", "u4"), ("worker", "u4"), ("buffer_ms", "u4"), ("attempt", "u2"), ("state", "u1"), ("flags", "u1"),
-        ("on_lost", "u1"), ("list", "u1"), ("unused", "u2"),
+        ("on_lost", "u1"), ("list", "u1"), ("restored", "u1"), ("unused", "u1"),
     )  # fmt: skip
 
     expiry_ms: memoryview
@@ -157,6 +157,10 @@ class Proposal:
     """Members all of whose references come from members."""
     broken: bool = False
     """A member changed since its part came in."""
+    counted: int = 0
+    """Members whose edges were counted, all of them."""
+    next_edge: int = 0
+    """Of the member after those, the edge to go on with, plus one; 0 at its beginning."""
 
 
 @dataclass(slots=True)

@@ -30,9 +30,7 @@ def written(state: State) -> list[list[Any]]:
             for kind, lane in lanes.items()
         ],
         list(state.dying),
-        []
-        if proposal is None
-        else [[proposal.number, proposal.parts, proposal.members.tobytes(), proposal.satisfied, proposal.broken]],
+        [] if proposal is None else [_proposal(proposal)],
         [[number, each.members.tobytes(), each.position] for number, each in state.condemned.items()],
         sorted(state.reasons.items()),
     ]
@@ -43,14 +41,19 @@ def _chain(chain: Chain) -> tuple[int, int, int]:
     return chain.first, chain.last, chain.count
 
 
+def _proposal(proposal: Proposal) -> list[Any]:
+    found = [proposal.satisfied, proposal.broken, proposal.counted, proposal.next_edge]
+    return [proposal.number, proposal.parts, proposal.members.tobytes(), *found]
+
+
 def read(state: State, records: Callable[[], list[Any]]) -> None:
     suspects, unreferenced = records()
     state.suspects, state.unreferenced = Chain(*suspects), Chain(*unreferenced)
     for provider, kind, ready, dead, *rest in records():
         state.lanes.setdefault(provider, {})[kind] = Lane(Chain(*ready), Chain(*dead), *rest)
     state.dying = dict.fromkeys(records())
-    for number, parts, members, satisfied, broken in records():
-        state.proposal = Proposal(number, parts, array("I", members), satisfied, broken)
+    for number, parts, members, *rest in records():
+        state.proposal = Proposal(number, parts, array("I", members), *rest)
     for number, members, position in records():
         state.condemned[number] = Condemned(array("I", members), position)
     state.reasons = dict(records())

@@ -9,20 +9,20 @@ from collections import Counter
 
 import numpy as np
 
-from coordinator.machine import graphchecks, sweep
+from coordinator.machine import copychecks, graphchecks, sweep, taskchecks
 from coordinator.machine.columns import FREE, SlotTable
 from coordinator.machine.faults import require
 from coordinator.machine.leases import effective_expiry
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
-from coordinator.machine.names import CLIENT, KIND, LOCK, RESOURCE
-from coordinator.machine.namespaces import COUNTED, EDGES, LEASES, LOCKS, RESOURCES, SESSIONS, WAITERS
-from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, State
+from coordinator.machine.names import CLIENT, KIND, LOCK, RESOURCE, TASK_KEY
+from coordinator.machine.namespaces import COUNTED, EDGES, LEASES, LOCKS, QUEUES, RESOURCES, SESSIONS, TASKS, WAITERS
+from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
 from coordinator.machine.timers import TimedTable, TimerIndex, bucket_of
 from coordinator.machine.waiters import alive, fits, held_slot
 
 
 def check(state: State) -> None:
-    for table in (state.names, state.leases, state.sessions, state.resources, state.edges):
+    for table in (state.names, state.leases, state.sessions, state.resources, state.edges, state.tasks):
         _check_slots(table)
     _check_leases(state)
     _check_sessions(state)
@@ -33,6 +33,8 @@ def check(state: State) -> None:
     _check_quotas(state)
     _check_requests(state)
     graphchecks.check(state)
+    taskchecks.check(state)
+    copychecks.check(state)
 
 
 def _used(table: SlotTable) -> list[int]:
@@ -102,6 +104,7 @@ def _check_timers(state: State) -> None:
     _check_index(state.leases, state.lease_timers)
     _check_index(state.sessions, state.session_timers)
     _check_index(state.resources, state.resource_timers)
+    _check_index(state.tasks, state.task_timers)
     table = state.leases
     for slot in _used(table):
         at_ms = table.expiry_ms[slot] + (SAFETY_BUFFER_MS if table.state[slot] == EXPIRED else 0)
@@ -139,13 +142,15 @@ def _check_names(state: State) -> None:
         references.update((rows.name[slot], rows.provider[slot], rows.kind[slot]))
         references.update((rows.worker[slot] - 1,) if rows.worker[slot] else ())
     references.update(iter(state.locks))
+    references.update(taskchecks.names(state))
+    references.update(copychecks.names_held(state))
     references.update(waiter.client for waiter in state.waiters.values())
     sizes, seen = Counter[int](), set()
     for name in _used(state.names):
         require(state.names.references[name] == references.pop(name, 0) > 0, "a name's references are miscounted")
         require(state.names.active[name] == active.pop(name, 0), "a reference count is wrong")
         number, kind = state.names.namespace[name], state.names.state[name]
-        require(RESOURCE <= kind <= KIND, "a name of no known kind")
+        require(RESOURCE <= kind <= TASK_KEY, "a name of no known kind")
         require(state.names.find(kind, number, state.names.text(name)) == name, "a name is not found by its text")
         sizes[number] += len(state.names.raw(name))
         seen.add((kind, number, state.names.raw(name)))
@@ -178,6 +183,7 @@ def _check_locks(state: State) -> None:
 def _check_queues(state: State) -> None:
     expected = [(waiter.deadline_ms, WAITER_DEADLINE, number) for number, waiter in state.waiters.items()]
     expected += [(lock.delay_until_ms, DELAY_END, key) for key, lock in state.locks.items() if lock.delay_until_ms]
+    expected += [(worker.moment_ms, WORKER_MOMENT, number) for number, worker in state.workers.items()]
     require(sorted(expected) == state.agenda.items(), "the agenda does not hold what the records say")
     places = Counter(key for waiter in state.waiters.values() for key in waiter.keys)
     for key, queue in state.queues.items():
@@ -208,6 +214,11 @@ def _check_quotas(state: State) -> None:
         used[state.names.namespace[state.resources.name[slot]]][RESOURCES] += 1
     for edge in _used(state.edges):
         used[state.names.namespace[state.resources.name[state.edges.source[edge]]]][EDGES] += 1
+    copychecks.count_used(state, used)
+    for slot in _used(state.tasks):
+        used[state.names.namespace[state.tasks.queue[slot]]][TASKS] += 1
+    for queue in state.task_queues.values():
+        used[queue.namespace][QUEUES] += 1
     for number, space in state.namespaces.by_number.items():
         require(space.used == used[number], f"what namespace {space.name} uses is miscounted")
         require(state.namespaces.by_name[space.name] is space, "a namespace is filed twice")

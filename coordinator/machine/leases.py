@@ -31,22 +31,24 @@ def effective_expiry(state: State, slot: int) -> int:
 
 
 def create(
-    state: State, kind: int, resource: int, owner: int, ttl_ms: int, session: int, lifetime_ms: int | None
+    state: State, kind: int, resource: int, owner: int, ttl_ms: int | None, session: int, lifetime_ms: int | None
 ) -> int:
-    """A new ACTIVE lease. Takes over one reference to each of the two names."""
+    """A new ACTIVE lease. Takes over one reference to each of the two names. Without `ttl_ms`, a task keeps it."""
     table = state.leases
     slot = table.allocate()
     table.touch(slot)
     deadline_ms = NEVER_MS if lifetime_ms is None else state.now_ms + lifetime_ms
     if kind == RESOURCE:
         deadline_ms = min(deadline_ms, resources.deadline_of(state, resource))
-    table.expiry_ms[slot] = deadline_ms if session else min(state.now_ms + ttl_ms, deadline_ms)
+    unbounded = session or ttl_ms is None
+    table.expiry_ms[slot] = deadline_ms if unbounded else min(state.now_ms + (ttl_ms or 0), deadline_ms)
     table.deadline_ms[slot] = deadline_ms
     table.token[slot] = state.next_token()
-    table.generation[slot] = max(1, table.generation[slot])
+    table.generation[slot] = table.generation[slot] or state.first_generation
     table.owner[slot] = owner
     table.resource[slot] = resource
-    table.ttl_ms[slot] = ttl_ms
+    table.ttl_ms[slot] = ttl_ms or 0
+    table.kept[slot] = ttl_ms is None
     table.count[slot] = 1
     table.state[slot] = ACTIVE
     table.kind[slot] = kind
@@ -74,7 +76,7 @@ def create_many(state: State, names: Slots, owner: int, ttl_ms: int, session: in
     rows["expiry_ms"], rows["deadline_ms"] = expiries_ms, deadlines_ms
     rows["token"] = np.arange(state.last_token + 1, state.last_token + count + 1)
     state.last_token += count
-    rows["generation"] = np.maximum(1, rows["generation"])
+    rows["generation"][rows["generation"] == 0] = state.first_generation
     rows["owner"], rows["resource"] = owner, names
     rows["ttl_ms"], rows["count"] = ttl_ms, 1
     rows["state"], rows["kind"] = ACTIVE, RESOURCE
@@ -122,7 +124,7 @@ def forget(state: State, slot: int) -> None:
     if table.kind[slot] == RESOURCE:
         state.namespace_of(resource).used[LEASES] -= 1
     table.touch(slot)
-    table.generation[slot] = (table.generation[slot] + 1) & 0xFFFFFFFF or 1
+    table.generation[slot] = state.next_generation(table, slot)
     table.release(slot)
     state.names.drop(resource)
     state.names.drop(owner)
@@ -204,6 +206,10 @@ def over_names(state: State, namespace: Namespace, kind: int, texts: Sequence[st
     return None if not new or in_use + new <= limit else over_quota(namespace.name, "name_bytes", limit)
 
 
+def kept_by_task() -> Denied:
+    return Denied("kept_by_task", "a task keeps it: renew or end the task instead")
+
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
@@ -236,8 +242,10 @@ def _asked(state: State, namespace: Namespace, command: AcquireLease) -> int | D
 
 
 def _reclaiming(state: State, namespace: Namespace, resource_id: str) -> Denied | None:
-    """The denial, if it is registered and on its way out."""
-    name = state.names.find(RESOURCE, namespace.number, resource_id) if state.resources.live else -1
+    """The denial, if it is registered and on its way out, or has left a tombstone."""
+    if not state.resources.live and not state.copies.tombstones:
+        return None
+    name = state.names.find(RESOURCE, namespace.number, resource_id)
     return resources.refused(state, name) if name >= 0 else None
 
 
@@ -318,6 +326,8 @@ def renew(state: State, namespace: Namespace, command: RenewLease) -> Result:
         return Denied("lease_expired", "the lease has expired; stop using the resource, then acquire a new lease")
     if table.session[slot]:
         return Denied("session_owned", "the lease belongs to a session: send the session's heartbeat instead")
+    if table.kept[slot]:
+        return kept_by_task()
     deadline_ms = table.deadline_ms[slot]
     if table.expiry_ms[slot] == deadline_ms < state.now_ms + command.extend_duration_ms:
         return Denied("lifetime_reached", "the lease cannot live longer; acquire a new one when it has ended")
@@ -331,6 +341,8 @@ def release(state: State, namespace: Namespace, command: ReleaseLease) -> Result
         return Denied("unknown_lease", f"{command.client_id} has no lease on {command.resource_id}")
     if effective_expiry(state, slot) <= state.now_ms:
         return Denied("lease_expired", "the lease has expired already")
+    if state.leases.kept[slot]:
+        return kept_by_task()
     resource = state.leases.resource[slot]
     number, token = state.lease_id(slot), state.leases.token[slot]
     remaining = resources.references_to(state, resource) - 1

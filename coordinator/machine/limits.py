@@ -58,6 +58,8 @@ MAX_REASON_CHARACTERS = 1_024
 MAX_SET_PART = 2_000
 """Members of a proposed set in one entry; a set comes in as many parts as it needs."""
 MAX_SET_NUMBER = (1 << 32) - 1
+MAX_EDGES_COUNTED = 2_000
+"""Of a proposed set, in one entry: a member with more of them is counted over several."""
 MAX_SETTLED = 2_000
 MAX_LISTED_RESOURCES = 1_000
 MAX_LISTED_LANES = 1_000
@@ -86,6 +88,57 @@ MAX_BACK_OFF_MS = 10 * MINUTE_MS
 LANE_FAILURES = 5
 """So many failures in a row close a lane for a while: then one clean-up at a time is tried."""
 
+# --- dispatch -----------------------------------------------------------------------------------------------------
+
+MAX_PAYLOAD_BYTES = 256 << 10
+MAX_BATCH_TASKS = 1_000
+MAX_BATCH_BYTES = 8 << 20
+"""Of payloads in one `PutTasks`, and about what one acquire hands out."""
+MAX_ACQUIRED_TASKS = 1_000
+MAX_QUEUES_PER_ACQUIRE = 64
+MAX_MOVED_TASKS = 1_000
+MAX_LISTED_TASKS = 1_000
+MAX_LISTED_QUEUES = 1_000
+MAX_PRIORITY = 255
+MAX_DELAY_MS = 30 * DAY_MS
+MIN_HEARTBEAT_MS = 10
+MAX_HEARTBEAT_MS = HOUR_MS
+MIN_TASK_LEASE_MS = 10
+MAX_TASK_LEASE_MS = DAY_MS
+MAX_BEATS = 1_000
+MAX_HOLD_DOWN_MS = DAY_MS
+MAX_TASK_ATTEMPTS = 10_000
+MAX_TASK_BACK_OFF_MS = DAY_MS
+MAX_RETENTION_MS = 30 * DAY_MS
+MAX_CONCURRENCY = 1 << 20
+MAX_SHARDS = 10_000
+"""Of one queue."""
+MAX_WORKERS = 1_000
+"""Of one queue, as far as they have joined it to get shards."""
+MAX_ALL_SHARDS = 1 << 17
+MAX_ALL_WORKERS = 1 << 16
+
+DEFAULT_TASK_LEASE_MS = 30 * SECOND_MS
+DEFAULT_HEARTBEAT_MS = 5 * SECOND_MS
+DEFAULT_SUSPECT_BEATS = 3
+DEFAULT_DEBOUNCE_BEATS = 2
+DEFAULT_HOLD_DOWN_MS = 10 * SECOND_MS
+DEFAULT_MAX_HOLD_DOWN_MS = 10 * MINUTE_MS
+DEFAULT_TASK_ATTEMPTS = 10
+DEFAULT_BACK_OFF_MS = SECOND_MS
+DEFAULT_MAX_BACK_OFF_MS = 10 * MINUTE_MS
+DEFAULT_RETENTION_MS = HOUR_MS
+DEFAULT_CONCURRENCY = 0
+
+# --- copies -------------------------------------------------------------------------------------------------------
+
+MAX_VERIFIED_COPIES = 1_000
+"""In one page."""
+MAX_LISTED_TOMBSTONES = 1_000
+MAX_LISTED_HOLDERS = 1_000
+MAX_WAITED_FOR = 10
+"""How many holders the list names that a tombstone waits for: those that are furthest behind."""
+
 # --- the whole state ----------------------------------------------------------------------------------------------
 
 MAX_LEASES = 1 << 25
@@ -96,6 +149,13 @@ MAX_KINDS = 1_000
 """Kinds of resources in a namespace: every worker's claim looks at all of its provider's."""
 MAX_RESOURCES = 1 << 24
 MAX_EDGES = 1 << 26
+MAX_TASKS = 1 << 24
+MAX_TASK_BYTES = 8 << 30
+"""Of payloads, in all of the cluster."""
+MAX_HOLDERS = 1 << 16
+MAX_TOMBSTONES = 1 << 22
+"""Together with the resources that have copies, each of which has the place of its tombstone reserved."""
+MAX_QUEUES = 4_096
 MAX_WAITERS_PER_KEY = 16_384
 MAX_HOLDERS_PER_KEY = 16_384
 
@@ -115,4 +175,8 @@ DEFAULT_SESSIONS = 1_000_000
 DEFAULT_RESOURCES = 4_000_000
 DEFAULT_EDGES = 16_000_000
 DEFAULT_NAME_BYTES = 2 << 30
+DEFAULT_TASKS = 4_000_000
+DEFAULT_QUEUES = 1_000
+DEFAULT_HOLDERS = 10_000
+DEFAULT_TOMBSTONES = 1_000_000
 MAX_QUOTA = 1 << 40

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coordinator.machine import leases
+from coordinator.machine import leases, taskmoves, tasktenure
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
 from coordinator.machine.limits import MAX_WAITERS_PER_KEY
 from coordinator.machine.names import CLIENT, LOCK
@@ -93,6 +93,8 @@ def _rule(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -
     """How `ask` will be answered. Its keys and its client may be unknown yet (-1): those are free, and hold nothing."""
     held = {key: slot for key in ask.keys if (slot := held_slot(state, key, ask.client)) >= 0}
     for key, slot in held.items():
+        if state.leases.kept[slot]:
+            return leases.kept_by_task()
         if not reentrant(state, ask, key, slot):
             return _not_reentrant(state, key, ask, slot)
     if all(key in held or (key not in state.queues and fits(state, ask, key)) for key in ask.keys):
@@ -133,6 +135,7 @@ def _wait(state: State, ask: Waiter) -> Result:
             state.names.refer(key)
             namespace.used[LOCKS] += 1
             state.locks[key] = Lock(ask.mode, ask.permits, (), 0, 0)
+            taskmoves.lock_taken(state, key)
     state.names.refer(waiter.client)
     state.waiters[waiter.waiter_id] = waiter
     state.enqueue(waiter)
@@ -169,6 +172,8 @@ def renew(state: State, namespace: Namespace, command: RenewLock) -> Result:
         return hold
     if state.leases.session[hold.slot]:
         return Denied("session_owned", "the lock belongs to a session: send the session's heartbeat instead")
+    if state.leases.kept[hold.slot]:
+        return leases.kept_by_task()
     expires_ms = leases.extend(state, hold.slot, command.extend_time_ms)
     return LockRenewed(expires_ms - state.now_ms, expires_ms)
 
@@ -177,6 +182,8 @@ def release(state: State, namespace: Namespace, command: ReleaseLock) -> Result:
     hold = _hold(state, namespace, command)
     if isinstance(hold, Denied):
         return hold
+    if state.leases.kept[hold.slot]:
+        return leases.kept_by_task()
     left = state.leases.count[hold.slot] - 1
     if left:
         state.leases.touch(hold.slot)
@@ -197,6 +204,7 @@ def break_lock(state: State, namespace: Namespace, command: BreakLock) -> Result
         return Denied("unknown_lock", f"nobody holds {command.lock_key}")
     for slot in lock.holders:
         end_hold(state, key, slot, "lock_broken")
+    tasktenure.lock_broken(state, key)
     settle(state, [key])
     return LockBroken(len(lock.holders))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from coordinator.machine import commands as c
-from coordinator.machine import garbage, graphcounts, graphreads, reads, resources, snapshot, sweep
+from coordinator.machine import garbage, graphcounts, graphreads, reads, resources, snapshot, sweep, tombstones
 from coordinator.machine.audit import Audit
 from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
@@ -20,6 +20,8 @@ from coordinator.machine.results import Denied, LockBusy, Result
 from coordinator.machine.rules import RULES, put_namespace
 from coordinator.machine.snapshot import FormatError, FrozenMachine
 from coordinator.machine.state import State
+from coordinator.machine.taskreads import Dispatch
+from coordinator.machine.tombstonereads import CopyReads
 
 __all__ = ["FormatError", "FrozenMachine", "Machine"]
 
@@ -41,6 +43,7 @@ class Machine:
         sweep.sweep(state, budget)
         results = [self._apply_one(raw) for raw in commands]
         garbage.drain(state, budget)
+        tombstones.purge(state, budget)
         self._ring.add(index, tuple(state.events))
         state.events.clear()
         return results
@@ -195,6 +198,18 @@ class Machine:
     def claimable(self, namespace: str, provider: str, kinds: tuple[str, ...], now_ms: int | None = None) -> bool:
         space = self.state.namespaces.by_name.get(namespace)
         return space is not None and graphreads.claimable(self.state, space, provider, kinds, self._at(now_ms))
+
+    # --- queues of tasks and shards -------------------------------------------------------------------------------
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return Dispatch(self.state)
+
+    # --- copies and tombstones ------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> CopyReads:
+        return CopyReads(self.state)
 
     # --- the whole ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from coordinator.machine.faults import require
 from coordinator.machine.hashindex import HashIndex
 from coordinator.machine.limits import MAX_NAMES, MAX_NAMESPACES
 
-RESOURCE, CLIENT, LOCK, PROVIDER, KIND = range(1, 6)
+RESOURCE, CLIENT, LOCK, PROVIDER, KIND, QUEUE, TASK_KEY = range(1, 8)
 """What a name names: the row's state. The same text may be all of them."""
 
 MOVED_PER_CHANGE = 4

@@ -7,18 +7,22 @@ from dataclasses import dataclass, fields
 from coordinator.machine.commands import DeleteNamespace, PutNamespace
 from coordinator.machine.limits import (
     DEFAULT_EDGES,
+    DEFAULT_HOLDERS,
     DEFAULT_LEASES,
     DEFAULT_LOCKS,
     DEFAULT_NAME_BYTES,
+    DEFAULT_QUEUES,
     DEFAULT_RESOURCES,
     DEFAULT_SESSIONS,
+    DEFAULT_TASKS,
+    DEFAULT_TOMBSTONES,
     DEFAULT_WAITERS,
     MAX_NAMESPACES,
 )
 from coordinator.machine.results import Denied, NamespaceChanged, Result
 
-LEASES, LOCKS, WAITERS, SESSIONS, RESOURCES, EDGES = range(6)
-COUNTED = ("leases", "locks", "waiters", "sessions", "resources", "edges")
+LEASES, LOCKS, WAITERS, SESSIONS, RESOURCES, EDGES, TASKS, QUEUES, HOLDERS, TOMBSTONES = range(10)
+COUNTED = ("leases", "locks", "waiters", "sessions", "resources", "edges", "tasks", "queues", "holders", "tombstones")
 """What is counted here, by its place in `Namespace.used`; bytes of names are counted by the name table."""
 
 
@@ -31,6 +35,11 @@ class Quotas:
     name_bytes: int = DEFAULT_NAME_BYTES
     resources: int = DEFAULT_RESOURCES
     edges: int = DEFAULT_EDGES
+    tasks: int = DEFAULT_TASKS
+    queues: int = DEFAULT_QUEUES
+    holders: int = DEFAULT_HOLDERS
+    tombstones: int = DEFAULT_TOMBSTONES
+    """Together with the resources of which holders have copies."""
 
 
 @dataclass(slots=True)

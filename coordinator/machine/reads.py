@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.machine import garbage, resources, sweep
 from coordinator.machine.columns import FREE
 from coordinator.machine.leases import effective_expiry
-from coordinator.machine.limits import MAX_LISTED_LOCKS
+from coordinator.machine.limits import MAX_LIFETIME_MS, MAX_LISTED_LOCKS, NEVER_MS
 from coordinator.machine.names import LOCK, RESOURCE
 from coordinator.machine.namespaces import COUNTED, Quotas
 from coordinator.machine.state import ACTIVE, State
@@ -120,6 +120,16 @@ def _left(now_ms: int, ends_ms: int) -> int:
     return max(0, ends_ms - now_ms)
 
 
+def _shown_end(state: State, slot: int) -> int:
+    """When a lease ends as far as is known: one that a task keeps, with the task at the earliest."""
+    ends_ms = effective_expiry(state, slot)
+    if ends_ms < NEVER_MS:
+        return ends_ms
+    task = state.task_holds.get(state.leases.resource[slot], -1) if state.leases.kind[slot] == LOCK else -1
+    revoke_ms: int = state.tasks.revoke_ms[task] if task >= 0 else state.now_ms + MAX_LIFETIME_MS
+    return revoke_ms
+
+
 def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView | None:
     table, names = state.leases, state.names
     slot = state.slot_of(table, lease_id)
@@ -127,6 +137,7 @@ def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView
         return None
     ends_ms = effective_expiry(state, slot)
     active = table.state[slot] == ACTIVE and ends_ms > now_ms
+    ends_ms = _shown_end(state, slot)
     session = table.session[slot]
     return LeaseView(
         lease_id, "ACTIVE" if active else "EXPIRED", _left(now_ms, ends_ms) if active else 0,
@@ -234,7 +245,7 @@ def _holder(state: State, slot: int, now_ms: int) -> HolderView:
     owning = table.session[slot]
     return HolderView(
         state.names.text(table.owner[slot]), table.token[slot], state.lease_id(slot), table.count[slot],
-        _left(now_ms, effective_expiry(state, slot)), state.session_id(owning - 1) if owning else None,
+        _left(now_ms, _shown_end(state, slot)), state.session_id(owning - 1) if owning else None,
     )  # fmt: skip
 
 
@@ -257,15 +268,17 @@ def namespaces(state: State) -> list[NamespaceView]:
 
 def due(state: State, now_ms: int) -> bool:
     """Whether an entry stamped `now_ms` would find something to end."""
-    if state.closing or state.agenda.next_due(now_ms) is not None:
+    if state.closing or state.unbalanced or state.agenda.next_due(now_ms) is not None:
         return True
-    timers = (state.lease_timers, state.session_timers, state.resource_timers)
+    timers = (state.lease_timers, state.session_timers, state.resource_timers, state.task_timers)
+    if state.copies.due:
+        return True
     return garbage.backlog(state) > 0 or any(index.backlog(now_ms) for index in timers)
 
 
 def timed(state: State) -> bool:
     """Whether anything ends by time."""
-    timers = (state.lease_timers, state.session_timers, state.resource_timers)
+    timers = (state.lease_timers, state.session_timers, state.resource_timers, state.task_timers)
     return len(state.agenda) > 0 or any(index.entries for index in timers)
 
 

@@ -21,6 +21,8 @@ from coordinator.machine.results import (
     ResourcesPut,
     Result,
 )
+from coordinator.machine.taskresults import TasksAcquired, TasksAnswered, TasksPut, WorkerSeen
+from coordinator.machine.tombstoneresults import CopiesVerified
 
 FORGET_PER_ENTRY = 1_000
 OVERHEAD_BYTES = 128
@@ -60,6 +62,16 @@ def size_of(key: bytes, result: Result) -> int:
         extra = 1024 * len(result.grants)
     elif isinstance(result, ReclaimsClaimed):
         extra = 1024 * len(result.items)
+    elif isinstance(result, TasksAcquired):
+        extra = sum(256 + len(task.payload) for task in result.tasks)
+    elif isinstance(result, TasksPut):
+        extra = 48 * len(result.task_ids)
+    elif isinstance(result, TasksAnswered):
+        extra = len(result.verdicts)
+    elif isinstance(result, CopiesVerified):
+        extra = len(result.keep)
+    elif isinstance(result, WorkerSeen):
+        extra = 512 * (len(result.shards) + len(result.revoking))
     return OVERHEAD_BYTES + len(key) + extra
 
 

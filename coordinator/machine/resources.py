@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.machine import tombstones
 from coordinator.machine.columns import Slots
 from coordinator.machine.commands import PutResources
 from coordinator.machine.graph import (
@@ -95,7 +96,9 @@ def reclaiming(resource_id: str) -> Denied:
 
 def refused(state: State, name: int) -> Denied | None:
     """The denial, if the resource of this name takes no new reference."""
-    if not state.names.registered[name] or takes_references(state, state.resource_of(name)):
+    if not state.names.registered[name]:
+        return tombstones.refused(state, name)
+    if takes_references(state, state.resource_of(name)):
         return None
     return reclaiming(state.names.text(name))
 
@@ -269,6 +272,9 @@ def _may_put(state: State, namespace: Namespace, command: PutResources) -> Denie
         slot = find(state, namespace, resource_id)
         if slot < 0:
             new += 1
+            denied = tombstones.refused_id(state, namespace, resource_id)
+            if denied is not None:
+                return denied
         elif not takes_references(state, slot):
             return reclaiming(resource_id)
         elif state.names.text(state.resources.provider[slot]) != command.provider:
@@ -300,7 +306,7 @@ def _register(state: State, namespace: Namespace, resource_id: str, provider: in
     name = names.intern(RESOURCE, namespace.number, resource_id)
     slot = table.allocate()
     table.touch(slot)
-    table.generation[slot] = max(1, table.generation[slot])
+    table.generation[slot] = table.generation[slot] or state.first_generation
     table.name[slot], table.provider[slot], table.kind[slot] = name, provider, provider
     names.refer(provider)
     names.refer(provider)
@@ -342,7 +348,8 @@ def _describe(state: State, slot: int, kind: int, command: PutResources) -> None
 
 
 def forget(state: State, slot: int) -> None:
-    """Reclaimed: the id may be registered anew."""
+    """Reclaimed: the id may be registered anew, unless copies are left somewhere."""
+    tombstones.leave(state, slot)
     table, names = state.resources, state.names
     name = table.name[slot]
     state.namespace_of(name).used[RESOURCES] -= 1
@@ -354,7 +361,7 @@ def forget(state: State, slot: int) -> None:
     for held in (table.provider[slot], table.kind[slot], name):
         names.drop(held)
     table.touch(slot)
-    table.generation[slot] = (table.generation[slot] + 1) & 0xFFFFFFFF or 1
+    table.generation[slot] = state.next_generation(table, slot)
     table.release(slot)
     state.reasons.pop(slot, None)
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coordinator.machine.taskresults import TaskResult
+from coordinator.machine.tombstoneresults import TombstoneResult
+
 DenialCode = Literal[
     "malformed", "unknown_namespace", "namespace_in_use", "request_id_reused", "quota_exceeded", "capacity_exceeded",
     "unknown_lease", "lease_expired", "not_owner", "session_owned", "lifetime_reached",
@@ -14,6 +17,8 @@ DenialCode = Literal[
     "asked_again",
     "unknown_resource", "resource_reclaiming", "resource_in_use", "provider_mismatch", "unknown_edge",
     "would_close_cycle", "order_too_costly", "set_refused", "unknown_reclaim",
+    "unknown_queue", "queue_in_use", "queue_draining", "unknown_task", "task_done", "kept_by_task", "unknown_worker",
+    "tombstoned", "holder_known", "holder_fenced", "holder_verifying", "unknown_holder", "revision_ahead",
 ]  # fmt: skip
 
 Verdict = Literal["unknown", "not_owner", "expired", "session_owned", "lifetime_reached"]
@@ -204,7 +209,10 @@ class EdgeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class SetTaken:
-    """A part of a proposed set was taken; after the last one all of it is being reclaimed."""
+    """A part of a proposed set was taken. `condemned`: all of it, and it is being reclaimed.
+
+    After the last part it may be that edges are left to count: then parts without members follow, until it is decided.
+    """
 
     members: int
     condemned: bool
@@ -308,4 +316,6 @@ Result = (
     | DeadLettersMoved
     | NamespaceChanged
     | Swept
+    | TaskResult
+    | TombstoneResult
 )

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.machine import batches, edges, garbage, heartbeats, leases, locks, reclaims, resources, sessions, sweep
+from coordinator.machine import (
+    batches,
+    edges,
+    garbage,
+    heartbeats,
+    holders,
+    leases,
+    locks,
+    reclaims,
+    resources,
+    sessions,
+    sweep,
+)
 from coordinator.machine import commands as c
+from coordinator.machine import tombstonecommands as t
 from coordinator.machine.budget import Budget
 from coordinator.machine.events import Event
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, Result, Swept
 from coordinator.machine.state import State
+from coordinator.machine.taskrules import TASK_RULES
 
 Rule = Callable[[State, Namespace, Any], Result]
 
@@ -72,7 +86,12 @@ RULES: dict[type[c.Command], Rule] = {
     c.NackReclaim: reclaims.nack,
     c.RetryReclaims: reclaims.retry,
     c.PurgeReclaims: reclaims.purge,
+    t.RegisterCopy: holders.register,
+    t.VerifyCopies: holders.verify,
+    t.AckTombstones: holders.ack,
+    t.RemoveHolder: holders.dismiss,
     c.PutNamespace: lambda state, namespace, command: put_namespace(state, namespace.name, command),
     c.DeleteNamespace: _delete_namespace,
     c.Sweep: _sweep,
+    **TASK_RULES,
 }

@@ -25,7 +25,7 @@ def create(state: State, namespace: Namespace, command: CreateSession) -> Result
     slot = table.allocate()
     table.touch(slot)
     table.expiry_ms[slot] = state.now_ms + command.ttl_ms
-    table.generation[slot] = max(1, table.generation[slot])
+    table.generation[slot] = table.generation[slot] or state.first_generation
     table.owner[slot] = state.names.intern(CLIENT, namespace.number, command.client_id)
     table.ttl_ms[slot] = command.ttl_ms
     table.state[slot] = ACTIVE
@@ -94,6 +94,6 @@ def forget(state: State, slot: int) -> None:
     owner = table.owner[slot]
     state.namespace_of(owner).used[SESSIONS] -= 1
     table.touch(slot)
-    table.generation[slot] = (table.generation[slot] + 1) & 0xFFFFFFFF or 1
+    table.generation[slot] = state.next_generation(table, slot)
     table.release(slot)
     state.names.drop(owner)

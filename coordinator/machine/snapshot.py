@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from coordinator.machine import graphrecords
+from coordinator.machine import copyrecords, graphrecords, taskrecords
 from coordinator.machine.arena import gathered
 from coordinator.machine.codec import result_of, result_parts
 from coordinator.machine.columns import FREE, Rows, SlotTable
@@ -24,12 +25,13 @@ from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
 
-FORMAT = 3
-"""Of the frozen bytes (2 did not say when a request was last asked). Another format is refused, not guessed at."""
+FORMAT = 5
+"""Of the frozen bytes (4 did not know of tasks). Another format is refused, not guessed at."""
 
 MAGIC = "holdfast-machine"
 COUNTERS = (
     "revision", "now_ms", "last_token", "last_waiter", "last_set", "first_rank", "last_rank", "reclaimed",
+    "generation_shift", "last_sequence", "last_turn", "last_worker",
 )  # fmt: skip
 RECORDS_AT_ONCE = 1_000
 FED_BYTES = 1 << 20
@@ -41,7 +43,7 @@ class FormatError(ValueError):
 
 
 def _tables(state: State) -> tuple[SlotTable, ...]:
-    return state.names, state.leases, state.sessions, state.resources, state.edges, state.holders
+    return state.names, state.leases, state.sessions, state.resources, state.edges, state.holders, state.tasks
 
 
 class FrozenMachine:
@@ -59,6 +61,8 @@ class FrozenMachine:
         self._waiters = state.waiters.copy()
         self._closing = list(state.closing)
         self._graph = graphrecords.written(state)
+        self._dispatch = taskrecords.FrozenDispatch(state)
+        self._copies = copyrecords.FrozenCopies(state.copies)
         self._requests = state.requests.remembered.copy()
         self._read = False
 
@@ -66,6 +70,14 @@ class FrozenMachine:
         if self._read:
             raise InvariantBroken("a frozen state is read once: what was read need not be kept unchanged any more")
         self._read = True
+        try:
+            yield from self._chunks()
+        finally:
+            # Also when the reader gave up halfway: the machine need not keep anything unchanged any more.
+            for view in self._views:
+                view.release()
+
+    def _chunks(self) -> Iterator[bytes]:
         yield _packed([MAGIC, FORMAT, *self._counters])
         for place, view in enumerate(self._views):
             yield _packed([view.used, view.free_head, view.live])
@@ -76,6 +88,8 @@ class FrozenMachine:
             yield _packed(len(records))
             for start in range(0, len(records), RECORDS_AT_ONCE):
                 yield _packed(records[start : start + RECORDS_AT_ONCE])
+        for rows in self._dispatch.pieces():
+            yield _packed(rows)
         yield _packed("end")
 
     def _records(self) -> Iterator[list[Any]]:
@@ -84,10 +98,12 @@ class FrozenMachine:
         yield [astuple(waiter) for _, waiter in sorted(self._waiters.items())]
         yield self._closing
         yield from self._graph
+        yield from self._copies.records()
         yield [
             [key, kept.expires_ms, kept.fingerprint, kept.asked, result_parts(kept.result)]
             for key, kept in self._requests.items()
         ]
+        yield from self._dispatch.records()
 
     def digest(self) -> bytes:
         """Of everything that decides how the machine will answer; not of where in memory it lies."""
@@ -98,7 +114,7 @@ class FrozenMachine:
             for region in view.regions():
                 for piece in self._pieces(place, region):
                     total.update(piece)
-        for records in self._records():
+        for records in chain(self._records(), self._dispatch.pieces()):
             total.update(_packed(records))
         return total.digest()
 
@@ -164,12 +180,14 @@ def _read(pieces: Iterator[Any]) -> State:
         state.waiters[row[0]] = Waiter(*row)
     state.closing = dict.fromkeys(_read_records(pieces))
     graphrecords.read(state, lambda: _read_records(pieces))
+    copyrecords.read(state.copies, lambda: _read_records(pieces))
     state.requests.restore(
         {
             key: Remembered(expires_ms, print_, result_of(parts), asked)
             for key, expires_ms, print_, asked, parts in _read_records(pieces)
         }
     )
+    taskrecords.read(state, lambda: _read_records(pieces), pieces)
     if next(pieces) != "end":
         raise FormatError("this state does not end where it should")
     state.derive()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coordinator.machine.columns import FREE
 from coordinator.machine.commands import Mode
+from coordinator.machine.copies import Copies
 from coordinator.machine.events import Event, EventKind
 from coordinator.machine.graph import (
     LIVE,
@@ -29,12 +30,13 @@ from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX
 from coordinator.machine.names import NameTable
 from coordinator.machine.namespaces import Namespace, Namespaces
 from coordinator.machine.requests import Requests
+from coordinator.machine.taskrows import LockLine, Queue, TaskTable, Worker, derive_queues, lock_lines
 from coordinator.machine.timers import Agenda, TimedTable, TimerIndex
 
 ACTIVE, EXPIRED, DELETED = 1, 2, 3
 """States of a lease row (ACTIVE, EXPIRED) and of a session row (all three). DELETED: its leases are being released."""
 
-WAITER_DEADLINE, DELAY_END = 0, 1
+WAITER_DEADLINE, DELAY_END, WORKER_MOMENT = 0, 1, 2
 """What an item of the agenda is about."""
 
 SLOT_MASK = 0xFFFFFFFF
@@ -44,7 +46,7 @@ class LeaseTable(TimedTable):
     FIELDS = (
         ("expiry_ms", "i8"), ("deadline_ms", "i8"), ("token", "i8"), ("generation", "u4"), ("owner", "u4"),
         ("resource", "u4"), ("session", "u4"), ("next", "u4"), ("previous", "u4"), ("timer", "u4"), ("ttl_ms", "u4"),
-        ("count", "u4"), ("state", "u1"), ("kind", "u1"), ("unused", "u2"),
+        ("count", "u4"), ("state", "u1"), ("kind", "u1"), ("restored", "u1"), ("kept", "u1"),
     )  # fmt: skip
 
     deadline_ms: memoryview
@@ -62,12 +64,14 @@ class LeaseTable(TimedTable):
     """How often its holder entered the lock."""
     kind: memoryview
     """RESOURCE or LOCK: what kind of name `resource` is."""
+    kept: memoryview
+    """1: a task keeps it, and nothing else renews or releases it."""
 
 
 class SessionTable(TimedTable):
     FIELDS = (
         ("expiry_ms", "i8"), ("generation", "u4"), ("owner", "u4"), ("ttl_ms", "u4"), ("head", "u4"),
-        ("leases", "u4"), ("timer", "u4"), ("next", "u4"), ("state", "u1"), ("unused", "u1"), ("unused_too", "u2"),
+        ("leases", "u4"), ("timer", "u4"), ("next", "u4"), ("state", "u1"), ("restored", "u1"), ("unused", "u2"),
     )  # fmt: skip
 
     owner: memoryview
@@ -130,17 +134,21 @@ class State:
         self.last_token = 0
         """The one counter all fencing tokens come from. It never goes back."""
         self.last_waiter = 0
+        self.generation_shift = 0
+        """How far generations were moved by the last restore from a backup; see `restoring`."""
         self.names = NameTable()
         self.leases = LeaseTable(MAX_LEASES)
         self.sessions = SessionTable(MAX_SESSIONS)
         self.namespaces = Namespaces()
         self.requests = Requests()
+        self.copies = Copies()
         self.locks: dict[int, Lock] = {}
         self.waiters: dict[int, Waiter] = {}
         """By waiter id, which is also the order they came in."""
         self.closing: dict[int, None] = {}
         """Sessions that ended and still have leases to end, oldest first."""
         self._begin_graph()
+        self._begin_dispatch()
         # Derived from the above, and rebuilt by `derive`.
         self.pairs = HashIndex(self.pair_of, self.pairs_of)
         """ACTIVE leases by (resource or lock, owner)."""
@@ -178,6 +186,24 @@ class State:
         self.edge_index = HashIndex(self._edge_hash, self._edge_hashes)
         self.resource_timers = TimerIndex(self.resources)
 
+    def _begin_dispatch(self) -> None:
+        self.tasks = TaskTable()
+        self.task_queues: dict[int, Queue] = {}
+        """By name. (`queues` are those of locks.)"""
+        self.workers: dict[int, Worker] = {}
+        """By number, which is also the order they came in."""
+        self.unbalanced: dict[int, None] = {}
+        """Queues whose shards wait for being shared out anew."""
+        self.last_sequence = self.last_turn = self.last_worker = 0
+        # Derived from the above, and rebuilt by `derive`.
+        self.task_keys = HashIndex(self.task_key, self._task_keys)
+        """Tasks that have a key, by queue and key."""
+        self.task_timers = TimerIndex(self.tasks)
+        self.lock_lines: dict[int, dict[int, LockLine]] = {}
+        """By lock and queue."""
+        self.task_holds: dict[int, int] = {}
+        """By lock, the task that holds it."""
+
     # --- ids ------------------------------------------------------------------------------------------------------
 
     def lease_id(self, slot: int) -> int:
@@ -191,6 +217,20 @@ class State:
     def resource_id(self, slot: int) -> int:
         generation: int = self.resources.generation[slot]
         return generation << 32 | slot
+
+    def task_id(self, slot: int) -> int:
+        generation: int = self.tasks.generation[slot]
+        return generation << 32 | slot
+
+    @property
+    def first_generation(self) -> int:
+        """Of a slot that was never used."""
+        return self.generation_shift + 1 & SLOT_MASK or 1
+
+    def next_generation(self, table: TimedTable, slot: int) -> int:
+        """Of a slot whose use ends now."""
+        shift = self.generation_shift if table.restored[slot] else 0
+        return table.generation[slot] + 1 + shift & SLOT_MASK or 1
 
     def slot_of(self, table: TimedTable, number: int) -> int:
         """The slot of a lease, session or resource id, or -1 when it is not (or no more) known."""
@@ -256,6 +296,23 @@ class State:
     def _edge_hashes(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return edge_hashes(self.edges.column("source")[slots], self.edges.column("target")[slots])
 
+    # --- tasks ----------------------------------------------------------------------------------------------------
+
+    def task_key(self, slot: int) -> int:
+        return pair_hash(self.tasks.queue[slot], self.tasks.key[slot])
+
+    def _task_keys(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        rows = self.tasks.rows.take(slots)
+        return pair_hashes(rows["queue"].astype(np.uint64), rows["key"].astype(np.uint64))
+
+    def find_task(self, queue: int, key: int) -> int:
+        """The task of the queue that has this key, or -1."""
+        queues, keys = self.tasks.queue, self.tasks.key
+        for slot in self.task_keys.run(pair_hash(queue, key + 1)):
+            if queues[slot] == queue and keys[slot] == key + 1:
+                return slot
+        return -1
+
     # --- events ---------------------------------------------------------------------------------------------------
 
     def emit(
@@ -277,6 +334,8 @@ class State:
         self.lease_timers.rebuild()
         self.session_timers.rebuild()
         self._derive_graph()
+        self._derive_dispatch()
+        self.copies.derive(lambda name: int(self.names.namespace[name]))
         self.agenda.clear()
         self.queues.clear()
         self.session_waiters.clear()
@@ -285,6 +344,8 @@ class State:
         for key, lock in self.locks.items():
             if lock.delay_until_ms:
                 self.agenda.add(lock.delay_until_ms, DELAY_END, key)
+        for worker in self.workers.values():
+            self.agenda.add(worker.moment_ms, WORKER_MOMENT, worker.number)
 
     def _derive_graph(self) -> None:
         rows = self.resources
@@ -295,6 +356,18 @@ class State:
         live = known[rows.column("state")[known] == LIVE]
         references = rows.column("in_count")[live] + self.names.column("active")[rows.column("name")[live]]
         self.orphans = int(np.count_nonzero((references == 0) & (rows.column("flags")[live] & PINNED == 0)))
+
+    def _derive_dispatch(self) -> None:
+        rows = self.tasks
+        known = np.flatnonzero(rows.column("state")[: rows.used] != FREE)
+        self.task_keys.rebuild(known[rows.column("key")[known] != 0])
+        self.task_timers.rebuild()
+        derive_queues(rows, known, self.task_queues)
+        for name, queue in self.task_queues.items():
+            queue.text = self.names.text(name)
+        self.lock_lines, self.task_holds = lock_lines(rows, known)
+        for worker in self.workers.values():
+            self.task_queues[worker.queue].workers[worker.client] = worker.number
 
     def enqueue(self, waiter: Waiter) -> None:
         self.agenda.add(waiter.deadline_ms, WAITER_DEADLINE, waiter.waiter_id)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.machine import garbage, leases, sessions, waiters
+from coordinator.machine import garbage, holders, leases, sessions, shards, tasks, tombstones, waiters, workers
 from coordinator.machine.budget import Budget
 from coordinator.machine.columns import FREE, Slots
 from coordinator.machine.limits import SAFETY_BUFFER_MS
 from coordinator.machine.names import LOCK
-from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, State
+from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
 
 CHECKED_AT_ONCE = 2_000
 
@@ -23,19 +23,23 @@ def sweep(state: State, budget: Budget) -> int:
     before = budget.expiries
     state.requests.forget_old(state.now_ms)
     _keep_agenda(state, budget)
+    shards.drain(state, budget)
     _end_sessions(state, budget)
     drain(state, budget)
     _expire_leases(state, budget)
+    tasks.keep_time(state, budget)
     garbage.keep_time(state, budget)
     garbage.drain(state, budget)
+    tombstones.purge(state, budget)
     return before - budget.expiries
 
 
 def backlog(state: State) -> int:
     """About how much is due and not worked off."""
     closing = sum(state.sessions.leases[slot] for slot in state.closing)
-    timers = (state.lease_timers, state.session_timers, state.resource_timers)
-    return closing + garbage.backlog(state) + sum(index.backlog(state.now_ms) for index in timers)
+    timers = (state.lease_timers, state.session_timers, state.resource_timers, state.task_timers)
+    unfinished = closing + len(state.unbalanced) + garbage.backlog(state) + tombstones.backlog(state)
+    return unfinished + sum(index.backlog(state.now_ms) for index in timers)
 
 
 def _keep_agenda(state: State, budget: Budget) -> None:
@@ -46,6 +50,8 @@ def _keep_agenda(state: State, budget: Budget) -> None:
             waiter = state.waiters[number]
             waiters.dismiss(state, waiter, "expired")
             waiters.settle(state, waiter.keys)
+        elif kind == WORKER_MOMENT:
+            workers.moment(state, number)
         else:
             waiters.delay_over(state, number)
 
@@ -84,6 +90,11 @@ def drain(state: State, budget: Budget) -> None:
                 budget.expiries -= 1
                 waiters.dismiss(state, waiter, "expired")
                 waiters.settle(state, waiter.keys)
+        for name in list(state.copies.of_session.get(slot + 1, ())):
+            if budget.expiries <= 0:
+                return
+            budget.expiries -= 1
+            holders.remove(state, name, "session")
         while state.sessions.head[slot]:
             if budget.expiries <= 0:
                 return

@@ -41,6 +41,8 @@ class TimedTable(SlotTable):
     timer: memoryview
     generation: memoryview
     expiry_ms: memoryview
+    restored: memoryview
+    """1: it is from before the last restore, and its slot must not go on counting generations from here."""
 
 
 class TimerIndex:

@@ -92,7 +92,7 @@ VERBS: Verbs = {
     "edge.delete": (c.DeleteEdge, (a_name, a_name)),
     "set.propose": (
         c.ProposeSet,
-        (integer(1, MAX_SET_NUMBER), integer(0, MAX_RESOURCES), packed(MAX_SET_PART), a_flag),
+        (integer(1, MAX_SET_NUMBER), integer(0, MAX_RESOURCES), packed(MAX_SET_PART, least=0), a_flag),
     ),
     "suspects.settle": (c.SettleSuspects, (packed(MAX_SETTLED), integer(0, MAX_REVISION))),
     "suspects.add": (c.SuspectResources, (packed(MAX_SETTLED),)),
@@ -121,7 +121,7 @@ VERBS: Verbs = {
     ),
     "reclaim.retry": (c.RetryReclaims, (a_name, text(MAX_NAME_CHARACTERS), integer(1, MAX_CLAIMS))),
     "reclaim.purge": (c.PurgeReclaims, (a_name, text(MAX_NAME_CHARACTERS), integer(1, MAX_CLAIMS))),
-    "namespace.put": (c.PutNamespace, (_quota, _quota, _quota, _quota, _quota, _quota, _quota, a_flag)),
+    "namespace.put": (c.PutNamespace, (*[_quota] * 7, a_flag, *[_quota] * 4)),
     "namespace.delete": (c.DeleteNamespace, ()),
     "sweep": (c.Sweep, (integer(1, MAX_SWEEP),)),
 }

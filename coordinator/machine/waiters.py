@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from coordinator.machine import leases
+from coordinator.machine import leases, taskmoves
 from coordinator.machine.limits import MAX_HOLDERS_PER_KEY
 from coordinator.machine.names import LOCK
 from coordinator.machine.namespaces import LOCKS, WAITERS
@@ -104,6 +104,8 @@ def _grant_one(state: State, ask: Waiter, key: int) -> LockGranted:
             max(ask.lock_delay_ms, lock.lock_delay_ms) if lock is not None and lock.holders else ask.lock_delay_ms
         )
         state.locks[key] = Lock(ask.mode, ask.permits, holders, table.token[slot], delay_ms, until_ms)
+        if lock is None:
+            taskmoves.lock_taken(state, key)
     key_text, client_text = state.names.text(key), state.names.text(ask.client)
     expires_ms = leases.effective_expiry(state, slot)
     token, number = table.token[slot], state.lease_id(slot)
@@ -248,4 +250,5 @@ def _forget_idle(state: State, key: int) -> None:
         state.agenda.discard(lock.delay_until_ms, DELAY_END, key)
     del state.locks[key]
     state.namespace_of(key).used[LOCKS] -= 1
+    taskmoves.lock_freed(state, key)
     state.names.drop(key)

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.processes import Up, up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     data: Path = tmp_path_factory.mktemp("api")
     with up(data / "data") as running:

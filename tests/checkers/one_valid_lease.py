@@ -5,7 +5,7 @@ A node that is stopped counts, too: nothing tells it that it was, so when it goe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from cluster.node import ClusterNode
 from tests.checkers.violation import Violation
@@ -15,7 +15,7 @@ class OneValidLease:
     def __init__(self) -> None:
         self.checks = 0
 
-    def check(self, leading: Sequence[ClusterNode]) -> None:
+    def check(self, leading: Collection[ClusterNode]) -> None:
         self.checks += 1
         if len(leading) < 2:
             return

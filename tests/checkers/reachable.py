@@ -52,9 +52,10 @@ class Picture:
                     roots.add(source)
         roots = {slot for slot in roots if self._usable[slot]} - ended
         graph.add_nodes_from(roots)
-        found = set(roots)
+        found: set[int] = set()
         for root in roots:
-            found |= networkx.descendants(graph, root)
+            if root not in found:
+                found |= {root, *networkx.descendants(graph, root)}
         return {int(self._resources["generation"][slot]) << 32 | slot for slot in found}
 
     def _kept(self, now_ms: int) -> set[int]:

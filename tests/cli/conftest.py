@@ -15,7 +15,7 @@ from tests.cli.processes import Up, up
 Told = tuple[int, str, str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with up(tmp_path_factory.mktemp("cli") / "data") as running:
         yield running

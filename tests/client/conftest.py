@@ -9,7 +9,7 @@ import pytest
 from tests.cli.processes import Up, up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with up(tmp_path_factory.mktemp("client") / "data") as running:
         yield running

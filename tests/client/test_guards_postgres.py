@@ -30,8 +30,9 @@ def database(server: str, request: pytest.FixtureRequest) -> str:
     return server.replace("dbname=postgres", f"dbname={name}")
 
 
-def test_the_zombie_of_the_trace_is_refused(endpoints: list[str], database: str) -> None:
-    zombie.trace("postgres", database, endpoints)
+@pytest.mark.parametrize("client", ["sync", "async"])
+def test_the_zombie_of_the_trace_is_refused(endpoints: list[str], database: str, client: zombie.Kind) -> None:
+    zombie.trace("postgres", database, endpoints, client)
 
 
 def test_a_row_takes_a_newer_token_and_the_same_again_but_no_older(database: str) -> None:

@@ -23,8 +23,9 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     made.close()
 
 
-def test_the_zombie_of_the_trace_is_refused(endpoints: list[str], tmp_path: Path) -> None:
-    zombie.trace("sqlite", str(tmp_path / "db"), endpoints)
+@pytest.mark.parametrize("client", ["sync", "async"])
+def test_the_zombie_of_the_trace_is_refused(endpoints: list[str], tmp_path: Path, client: zombie.Kind) -> None:
+    zombie.trace("sqlite", str(tmp_path / "db"), endpoints, client)
 
 
 def test_a_row_takes_a_newer_token_and_the_same_again_but_no_older(connection: sqlite3.Connection) -> None:

@@ -200,9 +200,10 @@ def back_off(times: int) -> int:
 
 
 def closure(graph: networkx.DiGraph, names: Collection[str]) -> set[str]:
-    found = set(names)
+    found: set[str] = set()
     for name in names:
-        found |= networkx.descendants(graph, name)
+        if name not in found:
+            found |= {name, *networkx.descendants(graph, name)}
     return found
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
+from coordinator.machine import taskcommands as t
+from coordinator.machine import tombstonecommands as s
 from coordinator.machine.codec import (
     VERBS,
     Request,
@@ -37,6 +39,14 @@ GOOD: tuple[c.Command, ...] = (
     c.AckReclaims("w", bytes(8), bytes(8)), c.RenewReclaims("w", bytes(8), bytes(8), 1_000),
     c.ReturnReclaims("w", bytes(8), bytes(8), b"id", 1), c.NackReclaim("w", 1, 1, "why"),
     c.RetryReclaims("p", "k", 1), c.PurgeReclaims("p", "k", 1),
+    t.PutQueue("q", 1_000, 100, 3, 2, 0, 0, 5, 0, 0, 0, 0), t.StandQueue("q", "paused"), t.DeleteQueue("q"),
+    t.PutTasks("q", (t.NewTask(b"x"), t.NewTask(b"", 1, 2, "k", "l", "r"))), t.AcquireTasks(("q", "p"), "w", 5),
+    t.RenewTasks("q", "w", bytes(8), bytes(8)), t.CompleteTasks("q", "w", bytes(8), bytes(8)),
+    t.ReturnTasks("q", "w", bytes(8), bytes(8), b"id", 1), t.FailTask("q", "w", 1, 1, "why", 5), t.RevokeTask("q", 1),
+    t.DropTask("q", 1), t.RetryTasks("q", 1), t.PurgeTasks("q", "dead", 1), t.PutShards("q", ("s",)),
+    t.BeatWorker("q", "w", 0, 0, leaving=False), t.LeaveWorker("q", "w"),
+    s.RegisterCopy("r", "h", 1, 1), s.VerifyCopies("h", ("r",), bytes(8), True, 1, 1), s.AckTombstones("h", 1, 1),
+    s.RemoveHolder("h", 1),
 )  # fmt: skip
 
 BAD: tuple[Any, ...] = (

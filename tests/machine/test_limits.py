@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.machine import limits
+from coordinator.machine import limits, taskrows
 from coordinator.machine.state import LeaseTable, SessionTable
 
 
@@ -43,3 +43,19 @@ def test_quotas_fit_the_tables() -> None:
     assert limits.DEFAULT_LEASES + limits.DEFAULT_LOCKS <= limits.MAX_LEASES
     assert limits.DEFAULT_SESSIONS <= limits.MAX_SESSIONS
     assert limits.MAX_EXPIRIES_PER_ENTRY <= limits.MAX_TIMER_CHECKS_PER_ENTRY
+
+
+def test_the_limits_of_dispatch_fit_together() -> None:
+    assert limits.MAX_TASKS <= 1 << taskrows.SLOT_BITS, "a slot is part of a task's order"
+    assert limits.MAX_PRIORITY < 1 << 8 and limits.MAX_TASK_ATTEMPTS < 1 << 16
+    assert limits.DEFAULT_TASKS <= limits.MAX_TASKS and limits.DEFAULT_QUEUES <= limits.MAX_QUEUES
+    names = 3 * (limits.MAX_NAME_CHARACTERS * 4 + 5) * limits.MAX_BATCH_TASKS
+    assert limits.MAX_BATCH_BYTES + names + 64 * limits.MAX_BATCH_TASKS < limits.MAX_COMMAND_BYTES
+    handed_out = limits.MAX_BATCH_BYTES + limits.MAX_PAYLOAD_BYTES + 256 * limits.MAX_ACQUIRED_TASKS
+    assert handed_out < limits.MAX_REQUEST_BYTES, "the answer to an acquire can be remembered"
+    assert limits.MAX_SHARDS * (limits.MAX_NAME_CHARACTERS * 4 + 13) + 4096 < limits.MAX_COMMAND_BYTES
+    assert 4 * limits.MAX_BATCH_TASKS < limits.MAX_EVENTS and 2 * limits.MAX_SHARDS < limits.MAX_EVENTS
+    patience_ms = limits.MAX_TASK_LEASE_MS + limits.MAX_BEATS * limits.MAX_HEARTBEAT_MS + limits.MAX_HOLD_DOWN_MS
+    assert max(patience_ms, limits.MAX_DELAY_MS, limits.MAX_RETENTION_MS) <= limits.MAX_LIFETIME_MS
+    assert limits.DEFAULT_HEARTBEAT_MS <= limits.DEFAULT_TASK_LEASE_MS
+    assert limits.DEFAULT_SUSPECT_BEATS * limits.DEFAULT_HEARTBEAT_MS < limits.DEFAULT_TASK_LEASE_MS

@@ -32,7 +32,12 @@ def planted(name: str, text: str) -> Source:
 def sources(*tops: str) -> tuple[Source, ...]:
     found = sorted(path for top in tops for path in (REPOSITORY / top).rglob("*.py"))
     assert found, f"no Python files under {tops}"
-    return tuple(planted(str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8")) for path in found)
+    return tuple(map(_parsed, found))
+
+
+@cache
+def _parsed(path: Path) -> Source:
+    return planted(str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8"))
 
 
 def imports(source: Source, *, at_import_only: bool = False) -> dict[str, int]:

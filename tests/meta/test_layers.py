@@ -12,12 +12,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cluster",),
     ("coordinator.machine",),
     ("coordinator.errors", "coordinator.wire", "coordinator.addresses", "coordinator.events"),
-    ("coordinator.config", "coordinator.endpoint"),
+    ("coordinator.config", "coordinator.endpoint", "coordinator.backups"),
     ("coordinator.watches", "coordinator.telemetry"),
     ("coordinator.service",),
     ("coordinator.leading", "coordinator.explaining", "coordinator.claims"),
-    ("coordinator.sweeper", "coordinator.collector", "coordinator.auditor"),
-    ("coordinator.http", "coordinator.client"),
+    ("coordinator.sweeper", "coordinator.collector", "coordinator.auditor", "coordinator.dispatch"),
+    ("coordinator.http", "coordinator.client", "coordinator.gossip"),
     # Fields, refusals and the view of the node are those of HTTP: one rule for both interfaces.
     ("coordinator.rpc",),
     ("coordinator.node",),
@@ -47,7 +47,7 @@ STRANGERS = {
 
 LIBRARIES = {
     "pysyncobj": ("cluster.engine",),
-    "aiohttp": ("coordinator.http", "coordinator.client"),
+    "aiohttp": ("coordinator.http", "coordinator.client", "coordinator.gossip", "coordinator.cli.gossip"),
     "uvloop": ("coordinator.cli", "coordinator.node", "cluster.host"),
     "numpy": ("coordinator.machine",),
     "sortedcontainers": ("coordinator.machine",),

@@ -22,7 +22,7 @@ KILLS = 20
 def test_killing_all_nodes_at_random_moments_loses_nothing_acknowledged(tmp_path: Path) -> None:
     # Small bounds, so that rounds also fall into segment rolls and snapshots.
     fleet = Fleet(
-        tmp_path, limits={"segment_bytes": 1 << 16, "log_entries": 400, "log_bytes": 1 << 20, "retain_bytes": 0}
+        tmp_path, limits={"segment_bytes": 1 << 15, "log_entries": 150, "log_bytes": 1 << 20, "retain_bytes": 0}
     )
     try:
         acknowledged = fleet.run(_kill_all_rounds)
@@ -39,7 +39,7 @@ async def _kill_all_rounds(fleet: Fleet) -> int:
         fleet.start()
         leader = await fleet.leader()
         await load.check(leader)
-        target = load.acknowledged() + rng.randrange(20, 1500)
+        target = load.acknowledged() + rng.randrange(20, 600)
         load.start()
         await wait_for(lambda target=target: _at_least(load, target), 20, "acknowledged writes")
         fleet.kill()

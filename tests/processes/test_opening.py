@@ -28,7 +28,7 @@ from coordinator.node import EXIT_FAILED
 from tests.processes.fleet import ROOT, free_port
 from tests.waiting import wait_until
 
-ENTRIES = 300_000
+ENTRIES = 150_000
 NO_OP, BATCH = b"\1", b"\0b"
 OPENING = "not_ready: the node is starting"
 DEADLINE_S = 120.0

@@ -25,7 +25,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Stock:
         sys.path.remove(str(made))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcNodes]:
     running = RpcNodes(tmp_path_factory.mktemp("rpc"))
     try:

@@ -67,6 +67,8 @@ class Run:
         self.faults = Faults(self.world, self.members, plan.faults)
         self.workload = Workload(self.world, self.durable, clients=plan.clients, rate=plan.rate)
         self.progress = Progress(self.world, self.members, PEACE_S)
+        self._leading: dict[str, ClusterNode] = {}
+        """The nodes that lead at this moment."""
         self._look_at = 0.0
         self._compare_at = 0.0
 
@@ -99,19 +101,23 @@ class Run:
             if not self.faults.is_sick(site.member.id):
                 raise Violation("stays_up", f"{site.member.id} stopped itself: {reason}")
         site.deaths.clear()
+        self._leading.pop(site.member.id, None)
 
     def _on_event(self) -> None:
         """A lease begins, and a term gets its leader, only while a node acts: nothing is missed in between."""
-        if not self.world.acted:
+        acted = self.world.acted
+        if not acted:
             return
-        self.world.acted = False
-        nodes = [site.node for site in self.world.sites.values() if site.node is not None]
-        leading = [node for node in nodes if node.engine.is_leader]
-        if leading:
-            self.leaders.check(leading)
-        self.leases.check(leading)
+        for name, site in acted.items():
+            if site.node is not None and site.node.engine.is_leader:
+                self._leading[name] = site.node
+                self.leaders.check((site.node,))
+            else:
+                self._leading.pop(name, None)
+        acted.clear()
+        self.leases.check(self._leading.values())
         if self.world.now >= self._look_at:
-            self._look(nodes)
+            self._look([site.node for site in self.world.sites.values() if site.node is not None])
 
     def _look(self, nodes: list[ClusterNode]) -> None:
         now = self.world.now

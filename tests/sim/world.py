@@ -145,7 +145,7 @@ class Site:
                 raise
 
     def run(self, callback: Callable[[], None]) -> None:
-        self.world.acted = True
+        self.world.acted[self.member.id] = self
         try:
             callback()
         except NodeStopped:
@@ -226,8 +226,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.deliveries = 0
-        self.acted = False
-        """Some node's code ran since a watcher last cleared this."""
+        self.acted: dict[str, Site] = {}
+        """Whose code ran since a watcher last cleared this."""
         self.installs = 0
         """Snapshots of a leader that replaced the state of a running node."""
         self.timeline: list[tuple[float, str, str, Any]] = []

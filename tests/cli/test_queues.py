@@ -1,0 +1,128 @@
+"""`holdfast queue` against a live cluster, and `queue work` as a process that is stopped, loses tasks, and fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cli.processes import REPOSITORY, alive
+from tests.waiting import wait_until
+
+Answer = Callable[..., Any]
+Text = Callable[..., str]
+Run = Callable[..., tuple[int, str, str]]
+QUICK = (
+    "--lease", "1", "--heartbeat", "0.25", "--debounce-beats", "2", "--suspect-beats", "2", "--hold-down", "0",
+    "--max-hold-down", "0", "--back-off", "0.05",
+)  # fmt: skip
+
+
+def working(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "coordinator.cli", "queue", "work", *words],
+        cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_queues_and_their_tasks(answer: Answer, text: Text, run: Run) -> None:
+    assert answer("queue", "put", "cli/q", *QUICK)["created"] is True
+    assert "cli/q changed: leases of 2.0 s" in text("queue", "put", "cli/q", "--lease", "2")
+    assert answer("queue", "show", "cli/q")["heartbeat_ms"] == 250, "what is not said stays"
+    made = answer("queue", "enqueue", "cli/q", '{"a": 1}', "--priority", "3", "--key", "k")["tasks"]
+    assert answer("queue", "enqueue", "cli/q", "{}", "--key", "k")["tasks"][0]["existing"] is True
+    answer("queue", "enqueue", "cli/q", "plain text", "--delay", "600")
+    seen = answer("queue", "task", "cli/q", made[0]["task_id"])
+    assert (seen["payload"], seen["state"], seen["priority"]) == ({"a": 1}, "ready", 3)
+    assert "payload" in text("queue", "task", "cli/q", made[0]["task_id"])
+    assert [each["state"] for each in answer("queue", "tasks", "cli/q", "--state", "delayed")["tasks"]] == ["delayed"]
+    assert made[0]["task_id"] in text("queue", "tasks", "cli/q")
+    assert "cli/q" in text("queue", "list")
+    assert "1 ready, 1 delayed" in text("queue", "show", "cli/q")
+    assert answer("queue", "pause", "cli/q")["standing"] == "paused"
+    assert text("queue", "drain", "cli/q") == "cli/q is draining, and was paused\n"
+    code, _, told = run("queue", "enqueue", "cli/q", "1")
+    assert (code, "holdfast queue resume" in told) == (1, True)
+    assert text("queue", "resume", "cli/q") == "cli/q is running, and was draining\n"
+    assert text("queue", "drop", "cli/q", made[0]["task_id"]) == f"{made[0]['task_id']} is dropped\n"
+    code, _, told = run("queue", "show", "nowhere", "--json")
+    assert (code, json.loads(told)["error"]["code"]) == (1, "unknown_queue")
+    code, _, told = run("queue", "delete", "cli/q")
+    assert (code, "queue purge" in told) == (1, True)
+
+
+def test_shards(answer: Answer, text: Text) -> None:
+    answer("queue", "put", "sharded", *QUICK)
+    assert text("queue", "shards", "sharded", "--put", "3") == "3 shards: 3 added, 0 removed, 0 change hands\n"
+    assert [each["shard"] for each in answer("queue", "shards", "sharded")["shards"]] == [
+        "shard-0",
+        "shard-1",
+        "shard-2",
+    ]
+    assert answer("queue", "shards", "sharded", "--put", "x,y")["removed"] == 3
+    assert text("queue", "workers", "sharded") == "no workers\n"
+
+
+def test_a_command_for_every_task(at_cluster: dict[str, str], answer: Answer, text: Text, tmp_path: Path) -> None:
+    answer("queue", "put", "work", *QUICK, "--max-attempts", "2")
+    for payload in ('{"n": 1}', '{"n": 2}', '"bad"'):
+        answer("queue", "enqueue", "work", payload)
+    out = tmp_path / "out"
+    script = f'read line; echo "$line $HOLDFAST_QUEUE $HOLDFAST_ATTEMPT" >> {out}; '
+    script += "case $line in *bad*) echo oh no >&2; exit 3;; esac"
+    process = working(at_cluster, "work", "--concurrency", "2", "--json", "--", "sh", "-c", script)
+    wait_until(lambda: answer("queue", "show", "work")["dead"] == 1, 60, "the dead letter")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 0, told
+    lines = sorted(out.read_text().splitlines())
+    assert lines == ['"bad" work 1', '"bad" work 2', '{"n": 1} work 1', '{"n": 2} work 1']
+    (dead,) = answer("queue", "tasks", "work", "--state", "dead")["tasks"]
+    assert dead["last_error"] == "Ended: exit code 3: oh no"
+    codes = [json.loads(line)["exit_code"] for line in told.splitlines() if line.startswith("{")]
+    assert sorted(codes) == [0, 0, 3, 3]
+    assert text("queue", "retry", "work") == "1 retried, 0 left\n"
+    assert answer("queue", "purge", "work", "--state", "done")["purged"] == 2
+
+
+def test_what_is_running_ends_before_it_stops(at_cluster: dict[str, str], answer: Answer, tmp_path: Path) -> None:
+    answer("queue", "put", "graceful", *QUICK)
+    answer("queue", "enqueue", "graceful", "1")
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    script = f'touch "{begun}"; while [ ! -e "{go_on}" ]; do sleep 0.05; done'
+    process = working(at_cluster, "graceful", "--", "sh", "-c", script)
+    wait_until(begun.exists, 60, "the command")
+    process.send_signal(signal.SIGTERM)
+    answer("queue", "enqueue", "graceful", "2")
+    go_on.touch()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    seen = answer("queue", "show", "graceful")
+    assert (seen["done"], seen["ready"], seen["leased"]) == (1, 1, 0)
+
+
+def test_a_lost_task_ends_its_command_and_its_children(
+    at_cluster: dict[str, str], answer: Answer, tmp_path: Path
+) -> None:
+    answer("queue", "put", "lost", *QUICK)
+    (made,) = answer("queue", "enqueue", "lost", "1")["tasks"]
+    pids = tmp_path / "pids"
+    script = f'trap "" TERM; sleep 600 & echo $$ $! > "{pids}"; wait; sleep 600'
+    process = working(at_cluster, "lost", "--grace", "1", "--", "sh", "-c", script)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60, "the command")
+    answer("queue", "pause", "lost")
+    answer("queue", "revoke", "lost", made["task_id"])
+    for pid in map(int, pids.read_text().split()):
+        wait_until(lambda pid=pid: not alive(pid), 30, "the command's end")  # type: ignore[misc]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_usage(run: Run) -> None:
+    code, _, told = run("queue", "work", "anything")
+    assert (code, "after --" in told) == (2, True)

@@ -1,0 +1,1 @@
+"""The gossip node: its protocol under every schedule, its bytes, its seal, its file, and real processes."""

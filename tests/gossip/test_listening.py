@@ -1,0 +1,154 @@
+"""The port of a real node: strangers, wrong secrets, repeats and oversized bodies are refused, and change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import msgpack
+import pytest
+
+from coordinator.gossip.calling import (
+    MAC_HEADER,
+    NONCE_HEADER,
+    PREFIX,
+    SENDER_HEADER,
+    Caller,
+    CallFailed,
+    CallRefused,
+)
+from coordinator.gossip.limits import MESSAGE_BYTES
+from coordinator.gossip.messages import Message, encode
+from coordinator.gossip.node import GossipNode
+from coordinator.gossip.seal import Seal
+from coordinator.gossip.settings import GossipSettings, SettingsError, load_settings
+from coordinator.gossip.store import Store, StoreError
+from coordinator.gossip.tally import STANDARD, Shape
+from tests.gossip.group import SECRET, free_address
+from tests.waiting import until
+
+
+def serve(tmp_path: Path, check: Callable[[GossipNode, str, aiohttp.ClientSession], Awaitable[None]]) -> None:
+    async def run() -> None:
+        address = free_address()
+        node = GossipNode(GossipSettings("g1", address, tmp_path / "g1.db", SECRET, (), 10_000))
+        await node.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                await check(node, address, session)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+async def raw_request(session: aiohttp.ClientSession, address: str, headers: dict[str, str], body: bytes) -> int:
+    async with session.post(f"http://{address}{PREFIX}/create", headers=headers, data=body) as answer:
+        assert MAC_HEADER not in answer.headers or answer.status in (200, 400, 409)
+        return answer.status
+
+
+def test_only_whoever_has_the_secret_is_heard(tmp_path: Path) -> None:
+    body = msgpack.packb(["x", b"1"])
+
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        assert await raw_request(session, address, {}, body) == 403
+        assert await raw_request(session, address, {SENDER_HEADER: "a", NONCE_HEADER: "zz"}, body) == 403
+        nonce = os.urandom(40)
+        mac = Seal(SECRET).request("POST", f"{PREFIX}/create", "a", "g1", nonce, body)
+        made_up = {SENDER_HEADER: "a", NONCE_HEADER: nonce.hex(), MAC_HEADER: mac.hex()}
+        assert await raw_request(session, address, made_up, body) == 403
+        stranger = Caller("a", Seal(b"another secret here"), session)
+        with pytest.raises(CallFailed, match="MAC"):
+            await stranger.call(address, "create", lambda _: body)
+        assert node.replica.items == {}
+        assert (await Caller("a", Seal(SECRET), session).call(address, "create", lambda _: body))[0] == "g1"
+        assert list(node.replica.items) == ["x"]
+
+    serve(tmp_path, check)
+
+
+def test_a_repeated_request_is_refused(tmp_path: Path) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        _, nonce = await Caller("a", Seal(SECRET), session)._challenge(address)
+        body = msgpack.packb(["x", b"1"])
+        mac = Seal(SECRET).request("POST", f"{PREFIX}/create", "a", "g1", nonce, body)
+        headers = {SENDER_HEADER: "a", NONCE_HEADER: nonce.hex(), MAC_HEADER: mac.hex()}
+        other_body = {**headers, MAC_HEADER: mac.hex()}
+        assert await raw_request(session, address, other_body, msgpack.packb(["y", b"1"])) == 403
+        assert await raw_request(session, address, {**headers, SENDER_HEADER: "b"}, body) == 403
+        assert await raw_request(session, address, headers, body) == 200
+        assert await raw_request(session, address, headers, body) == 403
+        assert list(node.replica.items) == ["x"]
+
+    serve(tmp_path, check)
+
+
+def test_oversized_malformed_and_borrowed_names_are_refused(tmp_path: Path) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        caller = Caller("a", Seal(SECRET), session)
+        with pytest.raises(CallFailed):
+            await caller.call(address, "say", lambda _: bytes(MESSAGE_BYTES + 1))
+        for verb, body in (
+            ("say", b"\xc1"),
+            ("greet", encode(Message("b"))),
+            ("dance", msgpack.packb([])),
+            ("create", msgpack.packb(["x"])),
+            ("create", msgpack.packb(["x" * 300, b""])),
+        ):
+            with pytest.raises(CallRefused):
+                await caller.call(address, verb, lambda _, body=body: body)
+        with pytest.raises(CallRefused, match="not here"):
+            await caller.call(address, "delete", lambda _: msgpack.packb(["x"]))
+        assert node.replica.items == {}
+
+    serve(tmp_path, check)
+
+
+def test_a_node_whose_file_fails_stops(tmp_path: Path) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        node._store.close()
+        with pytest.raises(sqlite3.Error):
+            await node.create("x", b"1")
+        await until(node.failed.is_set, "the node to give up")
+
+    serve(tmp_path, check)
+
+
+def test_a_file_belongs_to_one_node(tmp_path: Path) -> None:
+    Store(tmp_path / "g.db", "g1", STANDARD).close()
+    again = Store(tmp_path / "g.db", "g1", STANDARD)
+    assert again.incarnation == 2
+    with pytest.raises(StoreError, match="another process"):
+        Store(tmp_path / "g.db", "g1", STANDARD)
+    again.close()
+    for name, shape in (("g2", STANDARD), ("g1", Shape(8, 4, 10))):
+        with pytest.raises(StoreError, match="own file"):
+            Store(tmp_path / "g.db", name, shape)
+
+
+def test_settings_say_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "short").write_bytes(b"short")
+    good = 'node_id = "g1"\nlisten = "127.0.0.1:7301"\nfile = "g1.db"\nsecret_file = "secret"\n'
+    config = tmp_path / "g1.toml"
+    config.write_text(good + 'peers = ["127.0.0.1:7302"]\n')
+    assert load_settings(config).peers == ("127.0.0.1:7302",)
+    for text, said in (
+        ("", "missing"),
+        (good + "x = 1", "not known"),
+        (good + "peers = 1", "must be list"),
+        (good + 'peers = ["127.0.0.1:7301"]', "no peer of its own"),
+        (good + "round_ms = 1", "round_ms"),
+        (good.replace('"secret"', '"short"'), "at least 16"),
+        (good.replace('"secret"', '"none"'), "cannot read"),
+        (good.replace("7301", "x"), "port"),
+        ("=", "not TOML"),
+    ):
+        config.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            load_settings(config)

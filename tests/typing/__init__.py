@@ -1,0 +1,1 @@
+"""What type checkers of those who use the SDK see of it."""

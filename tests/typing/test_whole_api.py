@@ -1,0 +1,121 @@
+"""The public API passes mypy --strict in a user's program, and that program leaves out nothing that is offered."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import subprocess
+import sys
+from collections import defaultdict
+from functools import cached_property
+from pathlib import Path
+
+import coordinator.client
+from coordinator.client.queues import Queues
+from coordinator.client.resources import Resources
+from tests.cli.processes import REPOSITORY
+
+PROGRAMS = sorted(Path(__file__).parent.glob("whole_api*.py"))
+REACHED = {"Resources": Resources, "Queues": Queues}
+"""Not in `__all__`: what attributes of the client are."""
+
+NOT_FOR_CALLERS = {
+    "Client": {"call_acquire", "call_release", "call_renew"},
+    "Held": {"in_doubt_at", "next_renewal"},
+    "Lease": {"lose"},
+    "Session": {
+        "beat", "confirm", "doubt", "drop", "forget", "in_doubt_at", "last_s", "lose", "off_doubt", "on_doubt",
+        "release_lock", "renew", "take",
+    },
+    "SessionHeld": {"lose", "on_doubt", "why"},
+    "StallDetector": {"add", "remove", "tick"},
+    "Task": {"confirm", "stop_at"},
+}  # fmt: skip
+"""Methods by which the modules of the SDK talk to each other. They are no part of what is promised to users."""
+
+
+def offered(kind: type) -> set[str]:
+    """The public members that are declared: methods, properties, fields."""
+    names: set[str] = set()
+    for each in kind.__mro__:
+        if each.__module__.startswith("coordinator."):
+            members = {name for name, value in vars(each).items() if _is_member(value)}
+            names |= {name for name in members if not name.startswith("_")}
+    if dataclasses.is_dataclass(kind):
+        names |= {field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")}
+    return names
+
+
+def _is_member(value: object) -> bool:
+    return inspect.isfunction(value) or isinstance(value, property | cached_property | staticmethod | classmethod)
+
+
+def used() -> tuple[set[str], dict[str, set[str]]]:
+    """The names imported from the SDK and used, and which members of each type are used on an argument of that type."""
+    names: set[str] = set()
+    members: dict[str, set[str]] = defaultdict(set)
+    for program in PROGRAMS:
+        tree = ast.parse(program.read_text())
+        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                _used_in(function, members)
+    return names, members
+
+
+def _used_in(function: ast.FunctionDef | ast.AsyncFunctionDef, members: dict[str, set[str]]) -> None:
+    types = {each.arg: each.annotation.id for each in function.args.args if isinstance(each.annotation, ast.Name)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in types:
+            members[types[node.value.id]].add(node.attr)
+
+
+def test_every_public_name_is_used() -> None:
+    names, _ = used()
+    missing = sorted(set(coordinator.client.__all__) - names)
+    assert not missing, f"use these of coordinator.client.__all__ in {PROGRAMS[0]}: {', '.join(missing)}"
+
+
+def test_every_public_member_is_used() -> None:
+    _, members = used()
+    kinds = {name: getattr(coordinator.client, name) for name in coordinator.client.__all__} | REACHED
+    missing = []
+    for name, kind in sorted(kinds.items()):
+        if inspect.isclass(kind):
+            left = offered(kind) - members[name] - NOT_FOR_CALLERS.get(name, set())
+            missing += [f"{name}.{member}" for member in sorted(left)]
+    assert not missing, (
+        f"use these in a function of {PROGRAMS[0].parent} with an argument of that type: {', '.join(missing)}"
+    )
+
+
+def test_what_is_not_for_callers_exists() -> None:
+    for name, members in NOT_FOR_CALLERS.items():
+        gone = members - offered(getattr(coordinator.client, name))
+        assert not gone, f"{name} has no {', '.join(sorted(gone))} any more; remove it from the list"
+
+
+def test_everything_exported_is_listed_once_and_in_order() -> None:
+    names = coordinator.client.__all__
+    assert names == sorted(set(names), key=lambda name: (name[0].islower(), name))
+
+
+def test_mypy_strict_accepts_it() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *map(str, PROGRAMS)],
+        capture_output=True, text=True, timeout=200, check=False, cwd=REPOSITORY,
+    )  # fmt: skip
+    own = [line for line in checked.stdout.splitlines() if "whole_api" in line]
+    assert not own, "\n".join(own)
+    assert checked.returncode in (0, 1), checked.stdout + checked.stderr
+
+
+def test_mypy_would_find_a_mistake(tmp_path: Path) -> None:
+    wrong = tmp_path / "whole_api_wrong.py"
+    wrong.write_text("from coordinator.client import Held\n\n\ndef uses(held: Held) -> str:\n    return held.token\n")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(wrong)],
+        capture_output=True, text=True, timeout=200, check=False, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert "Incompatible return value type" in checked.stdout
