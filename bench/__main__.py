@@ -15,10 +15,11 @@ from pathlib import Path
 
 from bench import machine, packages, scaling
 from bench.load import results_directory
-from bench.part import progress
+from bench.part import end_on_sigterm, progress
 from bench.table import summary
 
 HERE = Path(__file__).parent
+STOP_S = 60
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,21 @@ def run(chosen: list[Part], options: argparse.Namespace, into: Path) -> list[str
         command = [sys.executable, "-m", f"bench.{part.name}", *(["--quick"] if options.quick else [])]
         if not part.plain:
             command += ["--into", str(into), *(["--rounds", str(options.rounds)] if options.rounds else [])]
-        if subprocess.run(command, cwd=HERE.parent, check=False).returncode:
+        if _ended(command):
             failed.append(part.name)
             progress(f"!!! {part.name} FAILED; the others go on")
     return failed
+
+
+def _ended(command: list[str]) -> int:
+    """The exit code. Interrupted, the part is given time to stop the systems it started."""
+    part = subprocess.Popen(command, cwd=HERE.parent)
+    try:
+        return part.wait()
+    except BaseException:
+        part.terminate()
+        part.wait(STOP_S)
+        raise
 
 
 def main() -> int:
@@ -96,6 +108,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, metavar="N", help="of each piece of work; default: each part's own")
     parser.add_argument("--list", action="store_true", help="the parts and how long they take")
     options = parser.parse_args()
+    end_on_sigterm()
     if options.list:
         print(listed())
         return 0

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -79,6 +80,11 @@ class Chart:
     """All rows that have the figure, unless some are named."""
 
 
+def end_on_sigterm() -> None:
+    """As an exception, so that whatever was started is stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 Measured = Callable[[Setting], Coroutine[Any, Any, Result]]
 
 
@@ -91,6 +97,7 @@ def main(name: str, about: str | None, measured: Measured, *, rounds: int = ROUN
     # A thousand watchers of two systems are more connections than a process may have unless it asks.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    end_on_sigterm()
     packages.install(progress)
     present = packages.present()
     for missing, advice in present.missing.items():

@@ -46,7 +46,7 @@ class Policy:
     def queue(self) -> PutQueue:
         hold_ms = self.hold_down_beats * BEAT_MS
         lease_ms = self.lease_beats * BEAT_MS
-        holding = hold_ms, 8 * hold_ms
+        holding = hold_ms, 30 * hold_ms
         return PutQueue(QUEUE, lease_ms, BEAT_MS, 3, self.debounce_beats, *holding, 10_000, 0, 0, 0, ROOM)
 
 
@@ -76,9 +76,9 @@ class Message:
 
 
 class World:
-    def __init__(self, policy: Policy, loss: float, seed: int) -> None:
+    def __init__(self, policy: Policy, loss: float, seed: int, late: float = LATE) -> None:
         self._rng = random.Random(seed)
-        self._loss = loss
+        self._loss, self._late = loss, late
         self._machine = Machine()
         self._index = self._sent = 0
         self.now_ms = 0
@@ -112,7 +112,7 @@ class World:
         worker.next_beat_ms += BEAT_MS
         if not worker.held or self._rng.random() < self._loss:
             return
-        late_ms = self._rng.uniform(0, LATEST_BEATS) * BEAT_MS if self._rng.random() < LATE else 0.0
+        late_ms = self._rng.uniform(0, LATEST_BEATS) * BEAT_MS if self._rng.random() < self._late else 0.0
         self._sent += 1
         held = tuple(worker.held.items())
         heappush(self._under_way, Message(self.now_ms + round(late_ms), self._sent, number, held))

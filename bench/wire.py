@@ -54,7 +54,9 @@ class Wire(asyncio.Protocol):
             answer, self._answer = self._answer, None
             whole = bytes(self._received[:end])
             del self._received[:end]
-            answer.set_result(whole)
+            # Whoever asked may have given up meanwhile.
+            if not answer.done():
+                answer.set_result(whole)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():

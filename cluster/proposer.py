@@ -310,7 +310,8 @@ class Proposer:
         now = self._clock.now()
         if not self._guards.proposal_deadline:
             return
-        for proposal in self._queue:
+        # Whoever is told may propose again at once, so the queue is looked at as it is now.
+        for proposal in list(self._queue):
             if proposal.done is not None and proposal.deadline <= now:
                 proposal.end(Denied("no_leader", "no leader took the command in time: try again"))
         sent = [forward.proposals for forward in self._forwards.values()]

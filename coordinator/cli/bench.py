@@ -41,7 +41,13 @@ def _benchmarks(options: argparse.Namespace) -> int:
     command += [f"--{name}" for name in ("quick", "list", "all") if getattr(options, name)]
     command += ["--rounds", str(options.rounds)] if options.rounds else []
     command += ["--only", *options.only] if options.only else []
-    return subprocess.run(command, cwd=_SOURCES, check=False).returncode
+    benchmarks = subprocess.Popen(command, cwd=_SOURCES)
+    while True:
+        try:
+            return benchmarks.wait()
+        except KeyboardInterrupt:
+            # It was interrupted as well, and stops what it started before it ends.
+            continue
 
 
 async def _self_test(client: Client, options: argparse.Namespace) -> Shown:

@@ -28,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
 
     try:
         settings = load_settings(options.config)
-        start_log(settings.node_id, options.log_level, "text")
+        start_log(settings.node_id, options.log_level, "json" if options.json else "text")
         return asyncio.run(run())
     except (SettingsError, StoreError, OSError) as error:
         return complain(options, str(error), 1)
@@ -95,6 +95,7 @@ def add(commands: Commands) -> None:
     run = add_command(actions, "run", "run one gossip node", _run)
     run.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file; see docs/TOMBSTONES.md")
     run.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    run.add_argument("--json", action="store_true", help="log JSON lines, for programs")
     for name, about, command in (
         ("put", "make a record of what comes on standard input", _put),
         ("delete", "delete a record from everywhere", _delete),

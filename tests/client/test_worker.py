@@ -208,6 +208,38 @@ def test_an_owner_that_comes_back_in_time_keeps_its_task(cluster: Up, endpoints:
     run(scenario)
 
 
+def test_a_completion_that_nobody_heard_of_is_repeated(cluster: Up, endpoints: list[str]) -> None:
+    """The way is cut when it is told, and mended before the task is lost: it is done once, and known to be done."""
+
+    async def scenario() -> None:
+        begun: list[Task] = []
+
+        async with cable_to(cluster) as cable, Client(cable.endpoint) as client, Client(endpoints) as other:
+
+            async def handler(task: Task) -> None:
+                begun.append(task)
+                cable.pull()
+
+            await _put(other, "unheard", "x", lease=30, heartbeat=1)
+            worker = client.worker("unheard", handler)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: bool(begun) and not worker.busy, "the handler to end")
+            cut = clock.now()
+            await until(lambda: clock.now() > cut + 3, "the first attempts to fail")
+            assert (await other.queues.get("unheard")).done == 0
+            cable.plug()
+
+            async def done() -> bool:
+                return (await other.queues.get("unheard")).done == 1
+
+            await until(done, "its completion")
+            await _ended(worker, running)
+            view = await other.queues.get("unheard")
+            assert (len(begun), view.completed, view.bounced) == (1, 1, 0)
+
+    run(scenario)
+
+
 def test_a_revoked_task_stops_its_handler(endpoints: list[str]) -> None:
     async def scenario() -> None:
         begun: list[Task] = []

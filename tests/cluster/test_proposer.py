@@ -278,3 +278,25 @@ def test_what_comes_while_the_link_to_the_leader_is_down_waits_for_it() -> None:
     world.run(0.6)
     assert isinstance(write[0], Committed)
     assert isinstance(read[0], dict)
+
+
+def test_whoever_is_told_that_it_took_too_long_may_ask_again_at_once() -> None:
+    world = Directed(6)
+    world.begin("n1")
+    world.split({"n1"}, {"n2"}, {"n3"})
+    world.run(3)
+    node = world.node("n1")
+    told: list[Any] = []
+
+    def again(outcome: Any) -> None:
+        told.append(outcome)
+        node.propose(command("append", "list", 2), 5.0, told.append)
+
+    for number in range(3):
+        world.call("n1", lambda number=number: node.propose(command("append", "list", number), 0.2, again))
+    world.run(1)
+    assert [type(outcome) for outcome in told] == [Denied] * 3
+    assert node.dead is None
+    world.split({"n1", "n2", "n3"})
+    world.run(5)
+    assert [type(outcome) for outcome in told] == [Denied] * 3 + [Committed] * 3
