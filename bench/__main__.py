@@ -7,10 +7,11 @@ directory of their own and are never kept as results.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import machine, packages, scaling
@@ -107,10 +108,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="see that all of it works; its figures mean nothing")
     parser.add_argument("--rounds", type=int, metavar="N", help="of each piece of work; default: each part's own")
     parser.add_argument("--list", action="store_true", help="the parts and how long they take")
+    parser.add_argument("--json", action="store_true", help="with --list: for programs")
     options = parser.parse_args()
     end_on_sigterm()
     if options.list:
-        print(listed())
+        print(json.dumps({"parts": [asdict(part) for part in known().values()]}) if options.json else listed())
         return 0
     chosen = [
         part for part in known().values() if (part.name in options.only if options.only else part.always or options.all)

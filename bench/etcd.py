@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.generators import grpc_frame, h2load, varint
 from bench.wire import Address
-from tests.processes.fleet import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 START_S = 30

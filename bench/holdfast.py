@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.wire import Address
 from coordinator.devcluster import Layout
-from tests.cli.processes import free_base, free_base_other_than
+from tests.ports import free_base
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,7 @@ class Holdfast:
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         http_base = free_base(nodes)
-        self._layout = Layout(directory, nodes, http_base, free_base_other_than(http_base, nodes))
+        self._layout = Layout(directory, nodes, http_base, free_base(nodes))
         self._layout.write()
         self.numbers = list(range(1, nodes + 1))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.processes.fleet import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 START_S = 15

@@ -7,7 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.processes.fleet import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 JARS = Path("/usr/share/java")

@@ -14,11 +14,12 @@ PIECE_BYTES = 1 << 18
 
 
 class EndpointError(Exception):
-    """The node could not be asked, or refused, with `status`. The message is for a person."""
+    """The node could not be asked, or refused, with `status` and `code`. The message is for a person."""
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, code: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
 
 
 class NoAnswer(EndpointError):
@@ -54,7 +55,7 @@ def _asked(endpoint: str, request: urllib.request.Request, timeout_s: float) -> 
         answer: http.client.HTTPResponse = opener.open(request, timeout=timeout_s)
         return answer
     except urllib.error.HTTPError as error:
-        raise EndpointError(_refusal(error), status=error.code) from None
+        raise _refusal(error) from None
     except (OSError, ValueError) as error:
         raise _no_answer(endpoint, error) from None
 
@@ -79,10 +80,11 @@ def download(endpoint: str, path: str, timeout_s: float) -> Iterator[Iterator[by
         yield pieces()
 
 
-def _refusal(error: urllib.error.HTTPError) -> str:
+def _refusal(error: urllib.error.HTTPError) -> EndpointError:
     with error:
         try:
             told = json.load(error)["error"]
-            return f"{told['message']} ({told['code']}, {told['outcome']})"
+            message = f"{told['message']} ({told['code']}, {told['outcome']})"
+            return EndpointError(message, status=error.code, code=told["code"])
         except (OSError, ValueError, KeyError, TypeError):
-            return f"HTTP {error.code} {error.reason}"
+            return EndpointError(f"HTTP {error.code} {error.reason}", status=error.code)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from coordinator.cli.output import complain
+
 DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
 ENDPOINTS_VARIABLE = "HOLDFAST_ENDPOINTS"
 DEFAULT_TIMEOUT_S = 5.0
@@ -16,6 +18,12 @@ DEFAULT_TIMEOUT_S = 5.0
 Commands = Any
 """argparse's own type for this has no public name."""
 Run = Callable[[argparse.Namespace], int]
+
+
+class _Misused(Exception):
+    def __init__(self, usage: str, message: str) -> None:
+        super().__init__(message)
+        self.usage = usage
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,6 +41,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         given = list(sys.argv[1:] if args is None else args)
+        try:
+            return self._parsed(given, namespace)
+        except _Misused as mistake:
+            as_json = argparse.Namespace(json="--json" in given)
+            if not as_json.json:
+                print(mistake.usage, end="", file=sys.stderr)
+            self.exit(complain(as_json, str(mistake), 2, code="usage"))
+
+    def _parsed(self, given: Sequence[str], namespace: Any) -> Any:
         options, unknown = self.parse_known_args(given, namespace)
         if unknown:
             leaf = leaf_of(self, given)
@@ -41,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.format_usage()}holdfast: {message}\n")
+        raise _Misused(self.format_usage(), message)
 
 
 def nearest(word: str, known: Any) -> str:

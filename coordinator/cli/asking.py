@@ -21,6 +21,7 @@ Handler = Callable[["Client", argparse.Namespace], Awaitable[Shown]]
 _HINTS = {
     "unknown_namespace": "holdfast namespace list shows those there are; holdfast namespace put NAME makes one",
     "unknown_resource": "holdfast resources list --prefix … shows what is registered",
+    "unknown_lease": "holdfast lease list --prefix … shows those there are",
     "unknown_session": "holdfast session list shows those there are",
     "unknown_lock": "holdfast locks list --prefix … shows which are held",
     "unknown_edge": "holdfast edges list --source ID shows those there are",
@@ -33,7 +34,7 @@ _HINTS = {
     "would_close_cycle": "holdfast namespace put NAME --cyclic allows cycles; the collector finds them",
     "unknown_queue": "holdfast queue list shows those there are; holdfast queue put NAME makes one",
     "unknown_task": "holdfast queue tasks QUEUE shows those there are",
-    "queue_in_use": "holdfast queue show QUEUE shows what is in it; holdfast queue purge empties it",
+    "queue_in_use": "holdfast queue show QUEUE shows what is in it, holdfast queue purge --state … empties it",
     "queue_draining": "holdfast queue resume QUEUE lets it take tasks in again",
     "not_holder": "holdfast locks get KEY shows who has it",
 }

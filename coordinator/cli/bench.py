@@ -37,8 +37,11 @@ def _benchmarks(options: argparse.Namespace) -> int:
     if not (_SOURCES / "bench" / "__main__.py").exists():
         hint = "holdfast bench --running measures a cluster that runs"
         return complain(options, "the benchmarks are in the source tree, which is not here: run it there", 1, hint=hint)
+    if options.json and not options.list:
+        message = "the benchmarks write JSON files, and say where: --json goes with --list and --running"
+        return complain(options, message, 2, code="usage")
     command = [sys.executable, "-m", "bench"]
-    command += [f"--{name}" for name in ("quick", "list", "all") if getattr(options, name)]
+    command += [f"--{name}" for name in ("quick", "list", "json", "all") if getattr(options, name)]
     command += ["--rounds", str(options.rounds)] if options.rounds else []
     command += ["--only", *options.only] if options.only else []
     benchmarks = subprocess.Popen(command, cwd=_SOURCES)

@@ -144,8 +144,18 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 
 def _change(endpoint: str, method: str, path: str, body: dict[str, Any] | None, limit_s: int) -> dict[str, Any]:
-    answer: dict[str, Any] = call(endpoint, method, f"{_PATH}{path}?timeout_ms={limit_s * 1000}", body, limit_s + 5)
-    return answer
+    """Waits for its turn: a member that votes since a moment ago may not be written down everywhere yet."""
+    end = time.monotonic() + limit_s
+    while True:
+        try:
+            answer: dict[str, Any] = call(
+                endpoint, method, f"{_PATH}{path}?timeout_ms={limit_s * 1000}", body, limit_s + 5
+            )
+            return answer
+        except EndpointError as error:
+            if error.code != "change_pending" or time.monotonic() > end:
+                raise
+        time.sleep(_POLL_S)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

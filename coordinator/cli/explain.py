@@ -13,6 +13,7 @@ from coordinator.cli.output import Shown, lasting, plain
 if TYPE_CHECKING:
     from coordinator.client import Client
 
+CHANGES = ("revoke:session/", "revoke:lease/", "revoke:client/", "delete:resource/", "delete:edge/")
 _ROOTS = {
     "pinned": "pinned: it stays until it is deleted or its lifetime is over",
     "orphan": "an orphan: its policy has it stay when nothing refers to it",
@@ -91,11 +92,17 @@ def lost(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _change(text: str) -> str:
+    if not text.startswith(CHANGES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no change: it begins with one of {', '.join(CHANGES)}")
+    return text
+
+
 def add(commands: Commands) -> None:
     added = add_asking(commands, "explain", "why a resource is alive, or what it waits for", _explain)
     added.add_argument("id", metavar="ID")
     added.add_argument(
-        "--what-if", metavar="CHANGE",
+        "--what-if", metavar="CHANGE", type=_change,
         help="what would be reclaimed after revoke:session/ID, revoke:lease/ID, revoke:client/ID, delete:resource/ID "
         "or delete:edge/SOURCE/TARGET",
     )  # fmt: skip

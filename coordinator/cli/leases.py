@@ -1,13 +1,13 @@
-"""`holdfast lease acquire | renew | release | get`."""
+"""`holdfast lease list | acquire | renew | release | get`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from coordinator.cli.arguments import Commands, add_noun, positive
-from coordinator.cli.asking import add_asking, at, given, ms
-from coordinator.cli.output import Shown, fields, lasting
+from coordinator.cli.arguments import Commands, add_noun, count, positive
+from coordinator.cli.asking import add_asking, at, given, more, ms, pages
+from coordinator.cli.output import Shown, fields, lasting, table
 
 if TYPE_CHECKING:
     from coordinator.client import Client
@@ -59,8 +59,19 @@ async def _get(client: Client, options: argparse.Namespace) -> Shown:
     return Shown(lease, fields(pairs))
 
 
+async def _list(client: Client, options: argparse.Namespace) -> Shown:
+    answer = await pages(client, "/leases", given(prefix=options.prefix), "leases", options.limit)
+    names = ("lease_id", "resource_id", "client_id", "fencing_token")
+    rows = [[*(each[name] for name in names), lasting(each["ttl_ms"]), each["session_id"]] for each in answer["leases"]]
+    columns = ("lease", "resource", "client", "token", "left", "session")
+    return Shown(answer, table(columns, rows, empty="no leases") + more(answer))
+
+
 def add(commands: Commands) -> None:
-    actions = add_noun(commands, "lease", "acquire, renew, release and look up leases")
+    actions = add_noun(commands, "lease", "list, acquire, renew, release and look up leases")
+    listing = add_asking(actions, "list", "active leases on resources", _list)
+    listing.add_argument("--prefix", help="on ids that begin so")
+    listing.add_argument("--limit", type=count, default=100, metavar="N", help="default: 100")
     acquire = add_asking(actions, "acquire", "get a lease on a resource", _acquire)
     acquire.add_argument("resource", metavar="RESOURCE")
     acquire.add_argument("--client", metavar="ID", help="whose it is (default: a new name, which the answer tells)")

@@ -199,7 +199,10 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     added.add_argument("key", metavar="KEY")
     added.add_argument("--ttl", type=positive, default=10.0, metavar="S", help="the lease time (default: 10)")
-    added.add_argument("--wait", type=not_negative, metavar="S", help="0: do not wait (default: as long as it takes)")
+    added.add_argument(
+        "-w", "--wait", type=not_negative, metavar="S", help="0: do not wait (default: as long as it takes)"
+    )
+    added.add_argument("-n", "--nonblock", dest="wait", action="store_const", const=0.0, help="the same as --wait 0")
     mode = added.add_mutually_exclusive_group()
     mode.add_argument("--shared", action="store_true", help="together with other shared holders")
     mode.add_argument("--permits", type=count, default=1, metavar="N", help="up to N holders at once: a semaphore")

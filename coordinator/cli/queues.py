@@ -205,7 +205,7 @@ def add(commands: Commands) -> None:
         kind = _whole if name in ("debounce_beats", "concurrency") else count
         putting.add_argument("--" + name.replace("_", "-"), type=kind, metavar="N")
     listing = add_asking(actions, "list", "queues and their numbers", _list)
-    showing = add_asking(actions, "show", "one queue: its rules and numbers", _show)
+    showing = add_asking(actions, "show", "one queue: its rules and numbers", _show, aliases=["get"])
     deleting = add_asking(actions, "delete", "delete an empty queue", _delete)
     pausing = add_asking(actions, "pause", "hand nothing out", _standing("pause"))
     draining = add_asking(actions, "drain", "take nothing in", _standing("drain"))

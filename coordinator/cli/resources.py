@@ -71,10 +71,9 @@ async def _put(client: Client, options: argparse.Namespace) -> Shown:
     }
     answer = await client.call("PUT", at("resources", options.id), body)
     done = "registered" if answer["created"] else "changed"
-    return Shown(
-        answer,
-        f"{plain(answer['resource_id'])} {done}; kept for {lasting(answer['safety_buffer_ms'])} unless referred to",
-    )
+    unreferred = f"kept for {lasting(answer['safety_buffer_ms'])} unless referred to"
+    kept = "pinned: kept until it is deleted or its lifetime is over" if answer["pinned"] else unreferred
+    return Shown(answer, f"{plain(answer['resource_id'])} {done}; {kept}")
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> Shown:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.cli.arguments import Commands, add_remote, count, not_negative
 from coordinator.cli.asking import run_with_client
 from coordinator.cli.output import complain
+from coordinator.cli.warden import NOT_FOUND, NOT_RUNNABLE
 
 if TYPE_CHECKING:
     from coordinator.client import Client, Task
@@ -38,6 +40,8 @@ exit codes:
   1    refused; there is no such queue, for example
   2    the command line is wrong
   75   no node could be asked
+  126  the command cannot be run
+  127  the command is not found
 
 example:
   holdfast queue work thumbnails --concurrency 4 -- ./make-thumbnail
@@ -143,6 +147,12 @@ def _run(options: argparse.Namespace) -> int:
     if not options.to_run:
         message = f"say what to run after --, for example: holdfast queue work {options.queues[0]} -- ./job"
         return complain(options, message, 2, code="usage")
+    if shutil.which(options.to_run[0]) is None:
+        # Now, and not as the failure of every task in turn until all are dead letters.
+        there = os.path.exists(options.to_run[0])
+        why = "it is not executable" if there else "No such file or directory"
+        message = f"{options.to_run[0]} cannot be run: {why}"
+        return complain(options, message, NOT_RUNNABLE if there else NOT_FOUND, code="usage")
     if options.max is not None:
         options.concurrency = min(options.concurrency, options.max)
     return run_with_client(options, _work)

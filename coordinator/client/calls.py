@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -80,6 +81,8 @@ class Calls:
         for each in self.endpoints:
             if not each.startswith(("http://", "https://")):
                 raise Invalid(f"the endpoint {each!r} does not begin with http:// or https://")
+            if not _names_a_host(each):
+                raise Invalid(f"the endpoint {each!r} has no host, or a port that is none: say http://HOST:PORT")
         self.timeout = timeout
         self._headers = {"X-Holdfast-Namespace": namespace, **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
@@ -208,6 +211,14 @@ class Calls:
         self._addresses = {member["id"]: places[member["http"]] for member in members if member["http"] in places}
         if self._leader in self._addresses:
             self._current = self._addresses[self._leader]
+
+
+def _names_a_host(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _decoded(raw: bytes) -> Any:

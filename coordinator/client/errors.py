@@ -1,26 +1,4 @@
-"""What can go wrong, as a user of the SDK sees it.
-
-HoldfastError
-├── Denied              the cluster said no, and nothing changed
-│   ├── Invalid           a value is malformed or out of bounds (400, 413), or breaks a rule such as acyclicity (422)
-│   ├── NotAllowed        this caller may not (401, 403)
-│   ├── NotHeld           the lock, lease or claim is not, or no longer, the caller's (403, 410)
-│   │   └── StaleToken      what the lock protects has seen a newer holder's token
-│   ├── NotFound          there is no such thing (404)
-│   ├── Conflict          somebody else has it, or it is in use (409)
-│   │   └── LockBusy        waited for as long as asked, in vain
-│   ├── Gone              reclaimed, or compacted away (410)
-│   │   └── Compacted       events that a watch asked for are gone; `revision` is the first that is there
-│   └── TooMuch           over a quota (429)
-├── Unavailable         no node could take it; nothing was done, try again later
-├── OutcomeUnknown      it may have been done; `request_id` repeats it safely
-├── LockLost            raised out of a lock's body: ownership could not be confirmed in time
-├── LeaseLost           the same of a lease, raised at the end of its body
-├── TaskLost            the same of a task, raised by its `check`
-├── Retry               raised by a handler of tasks: try it again, after `delay` seconds if it says so
-└── SessionLost         the same of a session
-    └── Stalled           this process stood still for too long: discard the transaction, verify the token
-"""
+"""What can go wrong, as a user of the SDK sees it. The tree of it is in the docstring of `coordinator.client`."""
 
 from __future__ import annotations
 

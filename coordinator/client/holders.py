@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client.errors import HoldfastError, NotHeld
 from coordinator.client.resources import quoted
+from coordinator.client.watch import revision
 
 if TYPE_CHECKING:
     from coordinator.client.client import Client
@@ -65,6 +66,8 @@ class Holder:
         self._token: int | None = None
         self.watermark = 0
         self._standing = False
+        self._watches = self._watches_asked = 0
+        """Begun ever; begun when it was last asked whether it is a holder: before a watch began, nobody was told."""
         self._fetching: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,27 +78,41 @@ class Holder:
         self._read()
         await self._stand()
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """It stays a holder: tombstones wait for it, unless it has a session, which ends here."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._standing = False
+        await self._stop_following()
         if self._session is not None:
             await self._session.close()
 
     async def leave(self) -> None:
         """It has dropped every copy and will not be back: nothing waits for it any more."""
-        self._standing = False
+        # First: whoever follows would see that it was removed, and join again.
+        await self._stop_following()
+        if self._token is None:
+            return
         query = {"holder_token": str(self._token)}
         await self._client.calls.call("DELETE", f"/holders/{quoted(self.holder_id)}", query=query)
         self._token = None
         if self._file is not None:
             self._file.unlink(missing_ok=True)
+
+    async def _stop_following(self) -> None:
+        self._standing = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody follows any more, so nothing may be served.
+            self._standing = False
+            _log.error("holder %s follows no tombstones any more", self.holder_id, exc_info=error)
 
     @property
     def serving(self) -> bool:
@@ -219,6 +236,10 @@ class Holder:
         while True:
             self._wake.clear()
             try:
+                begun = self._watches
+                if self._standing and begun != self._watches_asked:
+                    self._standing = await self._known({})
+                self._watches_asked = begun
                 if not self.serving:
                     await self._stand()
                 await self.catch_up()
@@ -227,7 +248,7 @@ class Holder:
                 self._standing = False
                 await asyncio.sleep(PAUSE_S * random.uniform(0.0, 0.1))
                 continue
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 _log.warning(
                     "holder %s could not follow tombstones: %s", self.holder_id, error, exc_info=error.__cause__
                 )
@@ -257,11 +278,17 @@ class Holder:
         self._write()
 
     async def _watch(self) -> None:
-        """Wakes the follower when something died, or this holder was removed. The list tells what; this only when."""
+        """Wakes the follower when something died, or this holder was removed. The list tells what; this only when.
+
+        What happened before a watch began is asked for once it is known where it begins.
+        """
         kinds = ("tombstone_created", "holder_removed")
         while True:
             try:
-                async with contextlib.aclosing(self._client.watch(kinds=kinds)) as events:
+                first = await revision(self._client) + 1
+                self._watches += 1
+                self._wake.set()
+                async with contextlib.aclosing(self._client.watch(kinds=kinds, from_revision=first)) as events:
                     async for event in events:
                         if event.kind == "holder_removed" and event.key == self.holder_id:
                             self._standing = self._standing and event.owner == "replaced"

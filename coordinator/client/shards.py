@@ -38,6 +38,8 @@ class _Owned:
     def __init__(self, token: int, assigning: asyncio.Future[None]) -> None:
         self.token, self.assigning = token, assigning
         self.ending: asyncio.Task[None] | None = None
+        self.give_back = False
+        """The cluster asked for it, and is told when it was let go of."""
 
 
 class ShardWorker:
@@ -59,7 +61,7 @@ class ShardWorker:
         self.worker_id = worker_id or client.client_id
         self._owned: dict[str, _Owned] = {}
         self._next: dict[str, int] = {}
-        """Assigned under a new token while the shard's earlier hold is still being let go of."""
+        """Assigned, or still this worker's after all, while the shard's earlier hold is being let go of."""
         self._released: dict[str, int] = {}
         self._version = 0
         self._heartbeat_s = 1.0
@@ -140,16 +142,20 @@ class ShardWorker:
     def _follow(self, mine: Mapping[str, int], asked_back: Mapping[str, int]) -> None:
         for shard, owned in list(self._owned.items()):
             if mine.get(shard) != owned.token:
-                self._let_go(shard, owned, give_back=asked_back.get(shard) == owned.token)
+                self._let_go(shard, owned)
+                owned.give_back = asked_back.get(shard) == owned.token
         for shard, token in asked_back.items():
             if shard not in self._owned:
                 self._released[shard] = token
                 self._news.set()
         self._next = {}
         for shard, token in mine.items():
-            if shard not in self._owned:
+            owned = self._owned.get(shard)
+            if self._released.get(shard) == token or (owned is not None and owned.give_back and owned.token == token):
+                continue  # it is on its way back, and may be another's as soon as that is heard
+            if owned is None:
                 self._take(shard, token)
-            elif self._owned[shard].token != token:
+            elif owned.ending is not None:
                 self._next[shard] = token
 
     # --- shards ---------------------------------------------------------------------------------------------------
@@ -158,18 +164,18 @@ class ShardWorker:
         self._owned[shard] = _Owned(token, asyncio.ensure_future(self._told(self._on_assigned, shard, token)))
         self._heard.set()
 
-    def _let_go(self, shard: str, owned: _Owned, *, give_back: bool) -> None:
+    def _let_go(self, shard: str, owned: _Owned) -> None:
         if owned.ending is None:
-            owned.ending = asyncio.get_running_loop().create_task(self._end(shard, owned, give_back))
+            owned.ending = asyncio.get_running_loop().create_task(self._end(shard, owned))
 
-    async def _end(self, shard: str, owned: _Owned, give_back: bool) -> None:
+    async def _end(self, shard: str, owned: _Owned) -> None:
         owned.assigning.cancel()
         await asyncio.wait({owned.assigning})
         await self._told(self._on_revoked, shard, owned.token)
         if self._failure is not None:
             return
         del self._owned[shard]
-        if give_back:
+        if owned.give_back:
             self._released[shard] = owned.token
         if shard in self._next:
             self._take(shard, self._next.pop(shard))
@@ -192,7 +198,7 @@ class ShardWorker:
                 self._version = 0
                 self._next = {}
                 for shard, owned in list(self._owned.items()):
-                    self._let_go(shard, owned, give_back=False)
+                    self._let_go(shard, owned)
             limit_s = max(0.0, self._stop_at - clock.now()) if self.shards else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
@@ -201,7 +207,7 @@ class ShardWorker:
     async def _leave(self) -> None:
         """What is still owned is let go of; then the cluster is told that nothing is left."""
         for shard, owned in list(self._owned.items()):
-            self._let_go(shard, owned, give_back=False)
+            self._let_go(shard, owned)
         ending = {owned.ending for owned in self._owned.values() if owned.ending is not None}
         if ending:
             await asyncio.wait(ending, timeout=self._grace_s)

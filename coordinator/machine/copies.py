@@ -98,8 +98,8 @@ class Copies:
         """Of namespaces that have tombstones."""
         self.watermarks: dict[int, SortedList[tuple[int, int]]] = {}
         """Of namespaces that have holders: (watermark, name), lowest first."""
-        self.of_session: dict[int, dict[int, None]] = {}
-        """Holders by the slot plus one of their session."""
+        self.of_session: dict[int, SortedList[int]] = {}
+        """Holders by the slot plus one of their session. Sorted: an order of coming a snapshot would not have."""
         self.due: dict[int, None] = {}
         """Namespaces whose first tombstone nobody has to process any more."""
         self.sketch_bytes = 0
@@ -140,7 +140,7 @@ class Copies:
     def _file(self, name: int, namespace: int, holder: Holder) -> None:
         self.watermarks.setdefault(namespace, SortedList()).add((holder.watermark, name))
         if holder.session:
-            self.of_session.setdefault(holder.session, {})[name] = None
+            self.of_session.setdefault(holder.session, SortedList()).add(name)
 
     def _unfile(self, name: int, namespace: int) -> None:
         before, marks = self.holders[name], self.watermarks[namespace]
@@ -149,7 +149,7 @@ class Copies:
             del self.watermarks[namespace]
         if before.session:
             together = self.of_session[before.session]
-            del together[name]
+            together.remove(name)
             if not together:
                 del self.of_session[before.session]
 

@@ -90,11 +90,11 @@ def drain(state: State, budget: Budget) -> None:
                 budget.expiries -= 1
                 waiters.dismiss(state, waiter, "expired")
                 waiters.settle(state, waiter.keys)
-        for name in list(state.copies.of_session.get(slot + 1, ())):
+        while (together := state.copies.of_session.get(slot + 1)) is not None:
             if budget.expiries <= 0:
                 return
             budget.expiries -= 1
-            holders.remove(state, name, "session")
+            holders.remove(state, together[0], "session")
         while state.sessions.head[slot]:
             if budget.expiries <= 0:
                 return

@@ -105,6 +105,7 @@ def hold(state: State, slot: int, owner: int, token: int) -> None:
     table.since_ms[slot] = state.now_ms
     queue.held[owner] = queue.held.get(owner, 0) + 1
     _enter(state, queue, slot, LEASED)
+    table.ends_ms[slot] = table.revoke_ms[slot] = 0
     _fix_times(state, queue, slot)
     emit(state, "task_leased", slot, state.names.text(owner))
 
@@ -115,10 +116,13 @@ def hold_down_ms(rules: PutQueue, bounces: int) -> int:
 
 
 def _fix_times(state: State, queue: Queue, slot: int) -> None:
+    """Never earlier than its owner was told before, though the rules changed or a hold-down ended: it may not hear of
+    it, and it goes on until then."""
     table, rules = state.tasks, queue.rules
-    table.ends_ms[slot] = state.now_ms + rules.lease_ms
+    ends_ms = state.now_ms + rules.lease_ms
     grace_ms = rules.debounce_beats * rules.heartbeat_ms + hold_down_ms(rules, table.bounces[slot])
-    table.revoke_ms[slot] = table.ends_ms[slot] + grace_ms
+    table.ends_ms[slot] = max(table.ends_ms[slot], ends_ms)
+    table.revoke_ms[slot] = max(table.revoke_ms[slot], ends_ms + grace_ms)
     suspect_ms = state.now_ms + rules.suspect_beats * rules.heartbeat_ms
     table.expiry_ms[slot] = min(suspect_ms, table.revoke_ms[slot])
     state.task_timers.schedule(slot, table.expiry_ms[slot])

@@ -213,14 +213,14 @@ def renew(state: State, namespace: Namespace, command: RenewTasks) -> Result:
     queue = queues.find(state, namespace, command.queue)
     if isinstance(queue, Denied):
         return queue
-    verdicts, revoked_ms = bytearray(), list[int]()
+    verdicts, ends_ms, revoked_ms = bytearray(), list[int](), list[int]()
     for verdict, slot in _answered(state, queue, command):
         verdicts.append(TASK_VERDICTS.index(verdict))
         if verdict == "ok":
             taskmoves.renew(state, slot)
+            ends_ms.append(state.tasks.ends_ms[slot])
             revoked_ms.append(state.tasks.revoke_ms[slot])
-    expires_ms = state.now_ms + queue.rules.lease_ms if revoked_ms else 0
-    return TasksAnswered(bytes(verdicts), expires_ms, min(revoked_ms, default=0))
+    return TasksAnswered(bytes(verdicts), min(ends_ms, default=0), min(revoked_ms, default=0))
 
 
 def complete(state: State, namespace: Namespace, command: CompleteTasks) -> Result:

@@ -90,11 +90,13 @@ def _drop(state: State, worker: Worker) -> None:
 
 
 def _timed(state: State, queue: Queue, worker: Worker) -> Worker:
+    """Never given up earlier than it was told before, as tasks are not."""
     rules = queue.rules
     ends_ms = state.now_ms + rules.lease_ms
     grace_ms = rules.debounce_beats * rules.heartbeat_ms + hold_down_ms(rules, worker.bounces)
     suspect_ms = state.now_ms + rules.suspect_beats * rules.heartbeat_ms
-    return replace(worker, suspect_ms=suspect_ms, ends_ms=ends_ms, revoke_ms=ends_ms + grace_ms)
+    revoke_ms = max(worker.revoke_ms, ends_ms + grace_ms)
+    return replace(worker, suspect_ms=suspect_ms, ends_ms=max(worker.ends_ms, ends_ms), revoke_ms=revoke_ms)
 
 
 def _released(state: State, queue: Queue, number: int, command: BeatWorker) -> int:

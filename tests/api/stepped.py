@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.devcluster import Layout
-from tests.cli.processes import REPOSITORY, START_S, free_base, free_base_other_than
+from tests.cli.processes import REPOSITORY, START_S
+from tests.ports import free_base
 from tests.waiting import wait_until
 
 NODES = 3
@@ -23,7 +24,7 @@ NODES = 3
 class Stepped:
     def __init__(self, directory: Path) -> None:
         http_base = free_base(NODES)
-        self._layout = Layout(directory, NODES, http_base, free_base_other_than(http_base, NODES))
+        self._layout = Layout(directory, NODES, http_base, free_base(NODES))
         self._layout.write()
         self._processes: list[subprocess.Popen[bytes]] = []
         for node_id in self._layout.ids:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from coordinator.endpoint import EndpointError, call
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ class Containers:
     def __init__(self) -> None:
         self.project = f"holdfast-chaos-{secrets.token_hex(3)}"
         self.nodes = ["n1", "n2", "n3"]
-        self._ports = _free_ports(5)
+        self._ports = [free_port() for _ in range(5)]
         self._compose = compose_command()
         self._environment = {
             **os.environ,
@@ -147,11 +147,3 @@ def compose_command() -> list[str]:
     if plugin.returncode:
         raise ChaosError("docker-compose is not installed; the chaos run needs it")
     return ["docker", "compose"]
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in held]
-    for listener in held:
-        listener.close()
-    return ports

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,25 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_base
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_S = 40
-
-
-def free_base(count: int) -> int:
-    """A port after which `count` ports are free, for --http-base or --peer-base."""
-    for base in range(20000 + os.getpid() % 9000, 60000, 37):
-        held: list[socket.socket] = []
-        try:
-            held.extend(socket.create_server(("127.0.0.1", base + number)) for number in range(1, count + 1))
-            return base
-        except OSError:
-            continue
-        finally:
-            for listener in held:
-                listener.close()
-    raise AssertionError("no free ports")
 
 
 class Up:
@@ -42,8 +26,7 @@ class Up:
     def __init__(self, data: Path, nodes: int = 3, bases: tuple[int, int] | None = None) -> None:
         self.data = data
         if bases is None:
-            http_base = free_base(nodes)
-            bases = http_base, free_base_other_than(http_base, nodes)
+            bases = free_base(nodes), free_base(nodes)
         self.http_base, self.peer_base = self.bases = bases
         self.lines: list[str] = []
         self.process = subprocess.Popen(
@@ -92,15 +75,6 @@ class Up:
             for line in self.process.stdout:
                 self.lines.append(line.rstrip("\n"))
             self.process.stdout.close()
-
-
-def free_base_other_than(taken: int, count: int) -> int:
-    held = [socket.create_server(("127.0.0.1", taken + number)) for number in range(1, count + 1)]
-    try:
-        return free_base(count)
-    finally:
-        for listener in held:
-            listener.close()
 
 
 @contextmanager

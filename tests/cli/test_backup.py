@@ -18,7 +18,8 @@ from coordinator.backups import read_backup
 from coordinator.cli import main
 from coordinator.devcluster import Layout
 from coordinator.endpoint import EndpointError, call
-from tests.cli.processes import Up, free_base, free_base_other_than, up
+from tests.cli.processes import Up, up
+from tests.ports import free_base
 from tests.waiting import wait_until
 
 TTL_MS = 600_000
@@ -137,8 +138,7 @@ def _release(cluster: Up, granted: dict[str, Any]) -> None:
 
 def prepared(directory: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
     """A new cluster's directories, made from the backup; its ports."""
-    http_base = free_base(3)
-    bases = http_base, free_base_other_than(http_base, 3)
+    bases = free_base(3), free_base(3)
     layout = Layout(directory, 3, *bases)
     layout.write()
     configs = [word for node_id in layout.ids for word in ("--config", str(layout.config_path(node_id)))]

@@ -85,7 +85,7 @@ def test_exit_codes_as_a_shell_has_them(at_cluster: Environment, command: list[s
 
 
 def test_a_lock_that_is_not_free(at_cluster: Environment) -> None:
-    inside = '"$@" --wait 0 -- true; echo $?; "$@" --wait 0.1 -E 99 -- true; echo $?'
+    inside = '"$@" -n -- true; echo $?; "$@" -w 0.1 -E 99 -- true; echo $?'
     done = finished(at_cluster, "busy", "--", "sh", "-c", inside, "sh", *words("busy"))
     assert done.stdout.split() == ["1", "99"]
     assert "busy was not free within" in done.stderr

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli import main
-from tests.cli.processes import REPOSITORY, Up, free_base, up
+from tests.cli.processes import REPOSITORY, Up, up
+from tests.ports import free_address
 from tests.waiting import wait_until
 
 
@@ -52,7 +53,7 @@ def test_a_member_that_lost_its_directory_is_ignored_and_can_be_replaced(
         fresh = None
         try:
             cluster.wait_for("peer_lost_its_directory")
-            http, peer = f"127.0.0.1:{free_base(1) + 1}", f"127.0.0.1:{free_base(1) + 101}"
+            http, peer = free_address(), free_address()
             text = config.split("[[members]]")[0]
             for key, value in (("node_id", "n9"), ("data_dir", "n9"), ("http", http), ("peer", peer)):
                 text = _set(text, key, value)

@@ -38,6 +38,9 @@ def test_leases(answer: Answer, text: Text, run: Run) -> None:
     assert (seen["state"], seen["resource_id"], seen["client_id"]) == ("ACTIVE", "leases/a", got["client_id"])
     assert "on          resource leases/a" in text("lease", "get", got["lease_id"])
     assert "59 min" in text("lease", "get", got["lease_id"])
+    listed = answer("lease", "list", "--prefix", "leases/")["leases"]
+    assert [each["lease_id"] for each in listed] == [got["lease_id"]]
+    assert got["client_id"] in text("lease", "list") and "no leases" in text("lease", "list", "--prefix", "nowhere/")
     assert text("lease", "release", "leases/a", "--client", got["client_id"]) == "released; references left: 0\n"
     code, _, told = run("lease", "renew", got["lease_id"], "--client", "another")
     assert (code, told.startswith("holdfast: ")) == (1, True)
@@ -73,7 +76,8 @@ def test_resources_edges_and_what_keeps_them(answer: Answer, text: Text, run: Ru
     put = ("resources", "put", "--provider", "files", "--kind", "segment", "--safety-buffer", "600")
     assert answer(*put, "graph/root one", "--pinned")["created"] is True
     assert answer(*put, "graph/middle")["safety_buffer_ms"] == 600_000
-    assert "graph/leaf registered" in text(*put, "graph/leaf")
+    assert "changed; pinned" in text(*put, "graph/root one", "--pinned")
+    assert "graph/leaf registered; kept for 10 min" in text(*put, "graph/leaf")
     assert text("edges", "add", "graph/root one", "graph/middle") == "graph/root one → graph/middle added\n"
     answer("edges", "add", "graph/middle", "graph/leaf", "--on-lost", "orphan")
     assert [each["on_lost"] for each in answer("edges", "list", "--source", "graph/middle")["edges"]] == ["orphan"]

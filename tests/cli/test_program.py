@@ -51,12 +51,34 @@ def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> 
         (["lock", "k", "--ttl", "0", "--", "true"], "more than 0"),
         (["lock", "k", "--shared", "--permits", "2", "--", "true"], "not allowed with"),
         (["status", "--watch", "soon"], "no number of seconds"),
+        (["explain", "r", "--what-if", "revoke:r"], "revoke:session/"),
         ([], "COMMAND"),
     ],
 )
 def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
     code, said = exits(capsys, *words)
     assert (code, told in said) == (2, True), said
+
+
+@pytest.mark.parametrize("words", [["locks", "list", "--bogus"], ["lock"], ["queue", "lsit"], ["bench", "--quick"]])
+def test_mistakes_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    try:
+        code: object = main([*words, "--json"])
+    except SystemExit as end:
+        code = end.code
+    told = capsys.readouterr()
+    assert (code, told.out, json.loads(told.err)["error"]["code"]) == (2, "", "usage")
+
+
+def test_the_list_of_benchmarks_is_for_programs_too(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--list", "--json"]) == 0
+    assert "locks" in [part["name"] for part in json.loads(capfd.readouterr().out)["parts"]]
+
+
+def test_an_endpoint_that_is_none_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    for endpoint in ("http://[::", "http://:7101", "http://127.0.0.1:99999", "http://"):
+        assert main(["lease", "acquire", "r", "--endpoints", endpoint]) == 1
+        assert "HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["locks", "list"], ["status"], ["snapshot"], ["watch"]])

@@ -42,7 +42,7 @@ def test_queues_and_their_tasks(answer: Answer, text: Text, run: Run) -> None:
     assert [each["state"] for each in answer("queue", "tasks", "cli/q", "--state", "delayed")["tasks"]] == ["delayed"]
     assert made[0]["task_id"] in text("queue", "tasks", "cli/q")
     assert "cli/q" in text("queue", "list")
-    assert "1 ready, 1 delayed" in text("queue", "show", "cli/q")
+    assert "1 ready, 1 delayed" in text("queue", "show", "cli/q") == text("queue", "get", "cli/q")
     assert answer("queue", "pause", "cli/q")["standing"] == "paused"
     assert text("queue", "drain", "cli/q") == "cli/q is draining, and was paused\n"
     code, _, told = run("queue", "enqueue", "cli/q", "1")
@@ -126,3 +126,10 @@ def test_a_lost_task_ends_its_command_and_its_children(
 def test_usage(run: Run) -> None:
     code, _, told = run("queue", "work", "anything")
     assert (code, "after --" in told) == (2, True)
+
+
+def test_a_command_that_cannot_be_run_is_told_before_a_task_is_taken(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    for command, expected in (("no-such-command", 127), (str(tmp_path / "plain"), 126)):
+        code, _, told = run("queue", "work", "anything", "--", command)
+        assert (code, "cannot be run" in told) == (expected, True)

@@ -13,7 +13,8 @@ import pytest
 from coordinator.cli import main
 from coordinator.config import load_config
 from coordinator.devcluster import DevClusterError, Layout
-from tests.cli.processes import Up, alive, free_base, up
+from tests.cli.processes import Up, alive, up
+from tests.ports import free_base
 from tests.waiting import wait_until
 
 

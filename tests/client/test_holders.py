@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.client import Client, Gone, NotHeld
+from coordinator.client import Client, Compacted, Gone, NotFound, NotHeld
+from coordinator.client.watch import Event
 from tests.client.running import run
 from tests.waiting import until
 
@@ -198,5 +200,78 @@ def test_what_could_not_be_dropped_is_not_acknowledged(endpoints: list[str]) -> 
             await holder.leave()
             with pytest.raises(NotHeld):
                 await holder.keep("fa/a")
+
+    run(scenario)
+
+
+def test_who_left_does_not_join_again(endpoints: list[str], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk, file = Disk(), tmp_path / "left.json"
+        async with Client(endpoints) as client, client.holder("left", disk.drop, state_file=file) as holder:
+            await holder.leave()
+            # Whoever watches is told of it long before this one is.
+            async with client.holder("after-left", disk.drop) as other:
+                await provide(client, "le/a")
+                await keep(other, disk, "le/a")
+                await kill(client, "le/a", "le/a")
+                await until(lambda: not disk.copies, "another is told of a tombstone")
+                await other.leave()
+            with pytest.raises(NotFound):
+                await client.call("GET", "/holders/left")
+            assert not holder.serving and not file.exists()
+
+    run(scenario)
+
+
+class Deaf(Client):
+    """Hears nothing of its first watch, and then that it is too late to hear it."""
+
+    hears: asyncio.Event | None = None
+
+    async def watch(self, **more: Any) -> AsyncGenerator[Event, None]:  # type: ignore[override]
+        if self.hears is None:
+            self.hears = asyncio.Event()
+            await self.hears.wait()
+            raise Compacted("events are gone", code="compacted")
+        async for event in super().watch(**more):
+            yield event
+
+
+def test_removed_while_nobody_watched(endpoints: list[str]) -> None:
+    """It has no tombstone to acknowledge, so nothing but a question tells it that it is fenced."""
+
+    async def scenario() -> None:
+        disk = Disk()
+        async with Client(endpoints) as client, Deaf(endpoints) as deaf, deaf.holder("deaf", disk.drop) as holder:
+            await provide(client, "de/a")
+            await keep(holder, disk, "de/a")
+            await until(lambda: deaf.hears is not None, "it watches")
+            await client.call("DELETE", "/holders/deaf")
+            await kill(client, "de/a", "de/a")
+            assert not await standing(client, "de/a") and "de/a" in disk.copies
+            assert deaf.hears is not None
+            deaf.hears.set()
+            await until(lambda: not disk.copies, "it has verified, and dropped what is dead")
+            await until(lambda: holder.serving, "it serves again")
+            await holder.leave()
+
+    run(scenario)
+
+
+def test_a_state_file_that_cannot_be_written_does_not_stop_it(endpoints: list[str], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk, place = Disk(), tmp_path / "place"
+        place.mkdir()
+        async with Client(endpoints) as client, client.holder("full", disk.drop, state_file=place / "f.json") as holder:
+            await provide(client, "fu/a", "fu/b")
+            await keep(holder, disk, "fu/a")
+            await keep(holder, disk, "fu/b")
+            place.rename(tmp_path / "away")
+            await kill(client, "fu/a", "fu/a")
+            await until(lambda: "fu/a" not in disk.copies, "the tombstone is told")
+            (tmp_path / "away").rename(place)
+            await kill(client, "fu/a", "fu/b")
+            await until(lambda: not disk.copies, "it follows still")
+            await holder.leave()
 
     run(scenario)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,12 +20,6 @@ from tests.waiting import wait_until
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECRET = b"a secret of the gossip tests"
 START_S = 60
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Links(Gate):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gossip.group import REPOSITORY, Links, Member, free_address
+from tests.gossip.group import REPOSITORY, Links, Member
+from tests.ports import free_address
 from tests.waiting import wait_until
 
 LONG_S = 100

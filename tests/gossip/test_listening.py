@@ -28,7 +28,8 @@ from coordinator.gossip.seal import Seal
 from coordinator.gossip.settings import GossipSettings, SettingsError, load_settings
 from coordinator.gossip.store import Store, StoreError
 from coordinator.gossip.tally import STANDARD, Shape
-from tests.gossip.group import SECRET, free_address
+from tests.gossip.group import SECRET
+from tests.ports import free_address
 from tests.waiting import until
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from cluster.scheduler import LoopScheduler
 from tests.hazards.bare import BareRegister, bare_network, elect, make, step
 from tests.hazards.schedule import Directed
 from tests.hazards.turns import stands_still
+from tests.ports import free_port
 from tests.reference.register import RegisterMachine, command
 
 _TIMING = Timing()
@@ -51,16 +51,6 @@ class _SlowMachine(RegisterMachine):
         return _SlowFrozen(super().freeze(), self.gate, self.began)
 
 
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 async def _write_for(host: Host, seconds: float) -> int:
     """Writes one after the other; how many were committed."""
     loop = asyncio.get_running_loop()
@@ -81,7 +71,7 @@ async def _leader(hosts: list[Host]) -> Host:
 
 
 async def _while_it_is_written(folder: Path) -> str | None:
-    ports = _free_ports(3)
+    ports = [free_port() for _ in range(3)]
     members = tuple(Member(f"n{n}", f"127.0.0.1:{port}", f"127.0.0.1:{n}") for n, port in enumerate(ports))
     machines = [_SlowMachine() for _ in members]
     hosts = []

@@ -127,6 +127,7 @@ class TaskModel:
                 task = ready[0]
                 task.status, task.owner, task.since = "held", worker, self.now
                 task.attempt += 1
+                task.ends = task.revoke = 0
                 self.fix_times(task)
                 taken.append(task)
                 if len(taken) >= most:
@@ -137,8 +138,9 @@ class TaskModel:
         rules = self.queues[task.queue].rules
         hold_down = min(rules.hold_down_ms * 2 ** (task.bounces - 1), rules.max_hold_down_ms) if task.bounces else 0
         task.suspect = self.now + rules.suspect_beats * rules.heartbeat_ms
-        task.ends = self.now + rules.lease_ms
-        task.revoke = task.ends + rules.debounce_beats * rules.heartbeat_ms + hold_down
+        ends = self.now + rules.lease_ms
+        task.ends = max(task.ends, ends)
+        task.revoke = max(task.revoke, ends + rules.debounce_beats * rules.heartbeat_ms + hold_down)
 
     def renew(self, task: ModelTask) -> None:
         if self.now - task.since >= self.queues[task.queue].rules.max_hold_down_ms:

@@ -202,7 +202,32 @@ def test_new_rules_do_not_touch_what_is_handed_out(crew: Crew) -> None:
     assert crew.view(task.task_id).revoked_in_ms == REVOKED_MS
     assert crew.take_one("v").expires_ms == 200
     crew.renew(task)
+    assert crew.view(task.task_id).ttl_ms == 1_000  # its owner was told so, and may not hear of anything else
+    crew.now_ms += 900
+    crew.renew(task)
     assert crew.view(task.task_id).ttl_ms == 200
+
+
+@pytest.mark.parametrize("change", ["rules", "hold-down"])
+def test_a_renewal_takes_nothing_back_that_an_owner_was_told(change: str) -> None:
+    """The answer to a renewal may be lost: the owner then goes on until the moment it was told before."""
+    crew = Crew(hold_down_ms=4_000)
+    [task_id] = crew.put(b"x")
+    crew.take_one("u")
+    crew.pass_time(REVOKED_MS + TICK_MS)
+    task = crew.take_one()
+    if change == "rules":
+        crew.do(replace(RULES, lease_ms=200, heartbeat_ms=100))
+        crew.now_ms += 100
+    else:
+        crew.now_ms += 3_900
+        crew.renew(task)
+        task = task._replace(revoked_ms=crew.now_ms + crew.view(task_id).revoked_in_ms)
+        crew.now_ms += 200  # steady for max_hold_down_ms
+    answered = crew.do(t.RenewTasks("q", "w", packed(task_id), packed(task.token)))
+    assert answered.revoked_ms >= task.revoked_ms
+    crew.pass_time(task.revoked_ms - crew.now_ms - 1)
+    assert crew.complete(task) == ["ok"]
 
 
 # --- answers ------------------------------------------------------------------------------------------------------

@@ -360,6 +360,25 @@ def test_a_snapshot_has_all_of_it() -> None:
     assert machine.standing() == []
 
 
+def test_holders_of_an_ended_session_go_in_the_same_order_after_a_snapshot() -> None:
+    """More of them than one entry removes, and filed in another order than that of their names."""
+    machine = Holding()
+    machine.put("x")
+    session, count = machine.session("s", 1_000), limits.MAX_EXPIRIES_PER_ENTRY + 50
+    tokens = {f"h{at}": machine.copy("x", f"h{at}", session_id=session).holder_token for at in range(count)}
+    for name in ("h3", "h1", "h0", "h120"):
+        machine.ack(tokens[name], machine.index, name)
+    twin = Machine()
+    twin.restore(machine.machine.freeze().chunks())
+    at_ms = machine.now_ms + 1_000 + (2 << limits.TIMER_SHIFT)
+    for index in range(machine.index + 1, machine.index + 4):
+        for each in (machine.machine, twin):
+            each.apply(index, at_ms, [])
+            check(each.state)
+        assert twin.digest() == machine.machine.digest()
+    assert not twin.state.copies.holders
+
+
 def test_after_a_restore_from_a_backup_every_holder_is_fenced() -> None:
     machine = Holding()
     machine.put("x", "y")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgpack
+
+from tests.ports import free_address
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,8 +107,8 @@ class Fleet:
         self.directory = directory
         self._extra = {"timing": timing or {}, "limits": limits or {}, "machine": machine or {}}
         names = [f"n{number + 1}" for number in range(size)]
-        self._peer = {name: f"127.0.0.1:{free_port()}" for name in names}
-        self._serve = {name: f"127.0.0.1:{free_port()}" for name in names}
+        self._peer = {name: free_address() for name in names}
+        self._serve = {name: free_address() for name in names}
         self._first = [[name, self._peer[name], self._serve[name]] for name in names]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.clients: dict[str, NodeClient] = {name: NodeClient(self._serve[name]) for name in names}
@@ -143,8 +143,8 @@ class Fleet:
 
     def new_member(self, name: str) -> list[str]:
         """Addresses for a node that joins later; `start` it, then `add` it."""
-        self._peer[name] = f"127.0.0.1:{free_port()}"
-        self._serve[name] = f"127.0.0.1:{free_port()}"
+        self._peer[name] = free_address()
+        self._serve[name] = free_address()
         self.clients[name] = NodeClient(self._serve[name])
         return [name, self._peer[name], self._serve[name]]
 
@@ -232,15 +232,3 @@ async def wait_for(condition: Callable[[], Awaitable[Any]], seconds: float, what
         if time.monotonic() > end:
             raise TimeoutError(f"no {what} within {seconds:g} s")
         await asyncio.sleep(0.01)  # a question every 10 ms, not a guess how long it takes
-
-
-def free_port() -> int:
-    """A port below the ephemeral range, so that no outgoing connection takes it before the node binds it."""
-    while True:
-        port = 20000 + int.from_bytes(os.urandom(2), "big") % 10000
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

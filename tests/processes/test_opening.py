@@ -25,7 +25,8 @@ from cluster.journal import Journal
 from cluster.options import MIB
 from cluster.snapshotfile import SnapshotParser, encode_snapshot
 from coordinator.node import EXIT_FAILED
-from tests.processes.fleet import ROOT, free_port
+from tests.ports import free_address
+from tests.processes.fleet import ROOT
 from tests.waiting import wait_until
 
 ENTRIES = 150_000
@@ -39,7 +40,7 @@ class LoneNode:
 
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
-        http, peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        http, peer = free_address(), free_address()
         self._base = f"http://{http}"
         self._log = directory / "node.log"
         self._config = directory / "node.toml"

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from tests.cli.processes import REPOSITORY
-from tests.processes.fleet import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 START_S = 40

@@ -13,7 +13,7 @@ from coordinator.machine.state import State
 from coordinator.machine.taskrows import HELD, Queue, Shard
 from tests.sim.taskrun import run_seed
 
-SEEDS = range(20)
+SEEDS = range(14)
 JOBS = 2
 
 

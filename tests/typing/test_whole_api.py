@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -99,6 +100,19 @@ def test_what_is_not_for_callers_exists() -> None:
 def test_everything_exported_is_listed_once_and_in_order() -> None:
     names = coordinator.client.__all__
     assert names == sorted(set(names), key=lambda name: (name[0].islower(), name))
+
+
+def test_the_tree_of_exceptions_in_the_docstring_is_the_one_there_is() -> None:
+    kinds = {name: getattr(coordinator.client, name) for name in coordinator.client.__all__}
+    errors = {name: kind for name, kind in kinds.items() if inspect.isclass(kind) and issubclass(kind, BaseException)}
+    above: dict[int, str] = {-1: "Exception"}
+    drawn: dict[str, str] = {}
+    for line in (coordinator.client.__doc__ or "").splitlines():
+        name = re.match(r"([│├└─ ]*)([A-Z]\w+)(?:  |$)", line)
+        if name:
+            depth = len(name[1]) // 4
+            drawn[name[2]], above[depth] = above[depth - 1], name[2]
+    assert drawn == {name: kind.__base__.__name__ for name, kind in errors.items()}
 
 
 def test_mypy_strict_accepts_it() -> None:
