@@ -62,9 +62,8 @@ class WantedAssignment:
         self.topics: tuple[Topic, ...] = (("shards", command.worker_id),)
 
     def is_there(self, service: Service, namespace: str) -> bool:
-        workers = service.machine.dispatch.workers(namespace, self.command.queue, service.now_ms())
-        known = next((each for each in workers if each.worker_id == self.command.worker_id), None)
-        return known is None or known.version != self.command.version
+        known = service.machine.dispatch.assignment(namespace, self.command.queue, self.command.worker_id)
+        return known is None or known != self.command.version
 
     def is_nothing(self, result: Result) -> bool:
         return isinstance(result, WorkerSeen) and not result.changed

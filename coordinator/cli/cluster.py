@@ -169,6 +169,7 @@ def add(commands: Commands) -> None:
     _add_member(commands)
     transfer = add_remote(commands, "transfer", "hand leadership to another member", _transfer)
     transfer.add_argument("--to", metavar="ID", help="which one (default: the most up to date)")
+    transfer.add_argument("to", metavar="ID", nargs="?", default=argparse.SUPPRESS, help="the same as --to ID")
     add_remote(commands, "snapshot", "make the node at --endpoint take a snapshot now", _snapshot)
 
 

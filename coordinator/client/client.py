@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.client import clock
 from coordinator.client.calls import Answer, Calls, new_request_id
-from coordinator.client.errors import NotHeld, denied
+from coordinator.client.errors import Invalid, NotHeld, denied
 from coordinator.client.holders import Copies, Holder, OnTombstone
 from coordinator.client.keeper import Keeper
 from coordinator.client.leases import Lease, Leases, Lost, held
@@ -110,6 +110,8 @@ class Client:
 
     def locks(self, keys: Sequence[str], ttl: float = 10.0, *, wait: float | None = None) -> Lock:
         """Several keys at once, all or none. Keys in any order: the cluster grants them together, without deadlock."""
+        if isinstance(keys, str) or not keys:
+            raise Invalid(f"locks takes a list of one key or more, not {keys!r}")
         return Lock(self, tuple(keys), ttl, wait=wait)
 
     async def call_acquire(

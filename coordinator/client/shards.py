@@ -150,12 +150,12 @@ class ShardWorker:
                 self._news.set()
         self._next = {}
         for shard, token in mine.items():
-            owned = self._owned.get(shard)
-            if self._released.get(shard) == token or (owned is not None and owned.give_back and owned.token == token):
+            has = self._owned.get(shard)
+            if self._released.get(shard) == token or (has is not None and has.give_back and has.token == token):
                 continue  # it is on its way back, and may be another's as soon as that is heard
-            if owned is None:
+            if has is None:
                 self._take(shard, token)
-            elif owned.ending is not None:
+            elif has.ending is not None:
                 self._next[shard] = token
 
     # --- shards ---------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -44,11 +45,13 @@ class Caller:
         self._seal = seal
         self._session = session
 
-    async def call(self, address: str, verb: str, body: Callable[[str], bytes]) -> tuple[str, bytes]:
+    async def call(self, address: str, verb: str, body: Callable[[str], bytes | Awaitable[bytes]]) -> tuple[str, bytes]:
         """Who answered, and what. `body` is made when it is known who will answer."""
         try:
             answerer, nonce = await self._challenge(address)
-            return answerer, await self._request(address, f"{PREFIX}/{verb}", answerer, nonce, body(answerer))
+            made = body(answerer)
+            told = await made if inspect.isawaitable(made) else made
+            return answerer, await self._request(address, f"{PREFIX}/{verb}", answerer, nonce, told)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise CallFailed(f"{address}: {str(error) or type(error).__name__}") from error
         except (NotAuthentic, Implausible) as error:
@@ -56,8 +59,9 @@ class Caller:
 
     async def _challenge(self, address: str) -> tuple[str, bytes]:
         async with self._session.post(
-            f"http://{address}{PREFIX}/challenge", headers={SENDER_HEADER: self._asker}, timeout=_limit()
-        ) as answer:
+            f"http://{address}{PREFIX}/challenge", headers={SENDER_HEADER: self._asker}, timeout=_limit(),
+            allow_redirects=False,
+        ) as answer:  # fmt: skip
             raw = await _bounded(answer, 4096)
         match unpacked(raw):
             case [answerer, bytes(nonce)]:
@@ -69,13 +73,14 @@ class Caller:
         headers = {SENDER_HEADER: self._asker, NONCE_HEADER: nonce.hex(), MAC_HEADER: mac.hex()}
         self.traffic.sent_bytes += len(body)
         async with self._session.post(
-            f"http://{address}{path}", data=io.BytesIO(body), headers=headers, timeout=_limit()
+            f"http://{address}{path}", data=io.BytesIO(body), headers=headers, timeout=_limit(), allow_redirects=False
         ) as answer:
             raw = await _bounded(answer, MESSAGE_BYTES)
             told = answer.headers.get(MAC_HEADER, "")
             status = answer.status
         self.traffic.received_bytes += len(raw)
-        if not same(told.encode(), self._seal.answer(mac, status, raw).hex().encode()):
+        # A stranger's header may be of any bytes.
+        if not same(told.encode(errors="replace"), self._seal.answer(mac, status, raw).hex().encode()):
             raise NotAuthentic(f"an answer ({status}) without a good MAC: is the secret the same?")
         if status != 200:
             raise CallRefused(raw.decode(errors="replace"))

@@ -24,7 +24,7 @@ from coordinator.gossip.messages import Message, Notice, decode, encode
 from coordinator.gossip.replica import Replica
 from coordinator.gossip.seal import Nonces, Seal
 from coordinator.gossip.settings import GossipSettings
-from coordinator.gossip.store import Store
+from coordinator.gossip.store import Store, StoreError
 from coordinator.gossip.tally import STANDARD, Implausible
 
 T = TypeVar("T")
@@ -100,6 +100,8 @@ class GossipNode:
 
     async def _change(self, change: Callable[[], T]) -> T:
         async with self._lock:
+            if self.failed.is_set():
+                raise StoreError(f"{self.settings.file} could not be written; this node tells nothing any more")
             result = change()
             await self._keep()
         return result
@@ -130,14 +132,17 @@ class GossipNode:
                 continue
             try:
                 await self._exchange(self._chance.choice(self.settings.peers))
+            except StoreError:
+                return
             except (CallFailed, CallRefused, Implausible) as error:
                 log_event("gossip_failed", {"level": "debug", "reason": str(error)})
 
     async def _exchange(self, address: str) -> None:
         """Pages first, then whatever either side still asks for."""
 
-        def first(answerer: str) -> bytes:
-            return encode(self.replica.greet(answerer))
+        async def first(answerer: str) -> bytes:
+            # In its turn: what a change before has done is on disk by then.
+            return encode(await self._change(lambda: self.replica.greet(answerer)))
 
         peer, raw = await self.caller.call(address, "greet", first)
         for _ in range(TURNS - 1):

@@ -46,7 +46,7 @@ class Store:
             try:
                 yield record_id, _unpacked(body, self._shape)
             except Implausible as error:
-                raise StoreError(f"{self._path}: {record_id}: {error}; start this node anew in an empty file") from None
+                raise StoreError(f"{self._path}: {record_id}: {error}; start empty, under a new id") from None
 
     def save(self, changes: Iterable[tuple[str, Item | None]]) -> None:
         """All of it or nothing; on disk when this returns."""

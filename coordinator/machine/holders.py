@@ -11,6 +11,7 @@ applied.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -142,14 +143,16 @@ def fence_all(state: State) -> None:
         remove(state, name, "restored")
 
 
-def _hold(state: State, name: int, slot: int) -> None:
-    """The holder has a copy of the resource in this slot."""
-    copies = state.copies
-    if slot not in copies.held:
-        state.namespace_of(name).used[TOMBSTONES] += 1
-    copies.held[slot] = added(copies.held.get(slot, EMPTY_SKETCH), state.names.raw(name))
+def _hold(state: State, name: int, slots: Iterable[int]) -> None:
+    """The holder has copies of the resources in these slots."""
+    copies, raw, namespace = state.copies, state.names.raw(name), state.namespace_of(name)
     holder = copies.holders[name]
-    mine = added(holder.copies, state.resource_id(slot).to_bytes(8, "big"))
+    mine = holder.copies
+    for slot in slots:
+        if slot not in copies.held:
+            namespace.used[TOMBSTONES] += 1
+        copies.held[slot] = added(copies.held.get(slot, EMPTY_SKETCH), raw)
+        mine = added(mine, state.resource_id(slot).to_bytes(8, "big"))
     if mine != holder.copies:
         copies.holders[name] = replace(holder, copies=mine)
 
@@ -178,7 +181,7 @@ def register(state: State, namespace: Namespace, command: RegisterCopy) -> Resul
         name = _join(state, namespace, command.holder_id, session, verified=True)
     elif session:
         _move(state, namespace, name, session)
-    _hold(state, name, slot)
+    _hold(state, name, (slot,))
     holder = state.copies.holders[name]
     return CopyRegistered(holder.token, holder.watermark, state.resource_id(slot), joins)
 
@@ -213,9 +216,7 @@ def verify(state: State, namespace: Namespace, command: VerifyCopies) -> Result:
         name = _join(state, namespace, command.holder_id, session, verified=False)
     elif session:
         _move(state, namespace, name, session)
-    for slot in slots:
-        if slot >= 0:
-            _hold(state, name, slot)
+    _hold(state, name, (slot for slot in slots if slot >= 0))
     holder = state.copies.holders[name]
     if command.last and not holder.verified:
         holder = state.copies.holders[name] = replace(holder, verified=True)

@@ -72,6 +72,9 @@ MAX_TIMER_CHECKS_PER_ENTRY = 16_000
 MAX_SWEEP = 20_000
 """What a `Sweep` command may ask for on top."""
 
+MAX_SHARED_OUT = 20_000
+"""After looking at so many shards for commands, an entry leaves it to later ones to share out the rest."""
+
 MAX_ORDER_VISITS = 20_000
 """How many resources an edge in an acyclic namespace may make the machine look at."""
 

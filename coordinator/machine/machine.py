@@ -39,6 +39,7 @@ class Machine:
         state = self.state
         state.revision = index
         state.now_ms = max(state.now_ms, min(now_ms, MAX_NOW_MS))
+        state.shared_out = 0
         budget = Budget()
         sweep.sweep(state, budget)
         results = [self._apply_one(raw) for raw in commands]

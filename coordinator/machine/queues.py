@@ -71,6 +71,7 @@ def delete(state: State, namespace: Namespace, command: DeleteQueue) -> Result:
         state.names.drop(forgotten.client)
     state.emit("queue_deleted", namespace.number, command.queue, "")
     namespace.used[QUEUES] -= 1
+    state.unbalanced.pop(queue.name, None)
     del state.task_queues[queue.name]
     state.names.drop(queue.name)
     return QueueDeleted()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from coordinator.machine import queues
 from coordinator.machine.budget import Budget
 from coordinator.machine.events import EventKind
-from coordinator.machine.limits import MAX_ALL_SHARDS
+from coordinator.machine.limits import MAX_ALL_SHARDS, MAX_SHARED_OUT
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, Result
 from coordinator.machine.state import State
@@ -38,7 +38,7 @@ def put(state: State, namespace: Namespace, command: PutShards) -> Result:
     for name in sorted(added):
         known = queue.shards.get(name)
         queue.shards[name] = Shard(name) if known is None else replace(known, removed=False)
-    return ShardsPut(len(added), len(removed), balance(state, queue))
+    return ShardsPut(len(added), len(removed), share_out(state, queue))
 
 
 def _remove(state: State, queue: Queue, shard: Shard) -> None:
@@ -102,13 +102,22 @@ def give_up(state: State, queue: Queue, shard: Shard) -> None:
 
 
 def drain(state: State, budget: Budget) -> None:
-    """Shares out what lost workers had, within `budget`."""
+    """Shares out what lost workers had, and what was too much for one entry, within `budget`."""
     for name in sorted(state.unbalanced):
         if budget.expiries <= 0:
             return
         queue = state.task_queues[name]
         budget.expiries -= 1 + (len(queue.shards) + len(queue.workers)) // SHARDS_PER_EXPIRY
         balance(state, queue)
+
+
+def share_out(state: State, queue: Queue) -> int:
+    """For a command: at once, unless those before it in this entry made enough work for one."""
+    if state.shared_out >= MAX_SHARED_OUT:
+        state.unbalanced[queue.name] = None
+        return 0
+    state.shared_out += len(queue.shards) + len(queue.workers)
+    return balance(state, queue)
 
 
 def balance(state: State, queue: Queue) -> int:

@@ -60,15 +60,44 @@ def most_bytes(precision: int = DEFAULT_PRECISION) -> int:
 
 
 def added(raw: bytes, name: str | bytes) -> bytes:
-    """The canonical bytes of a sketch with one more name in it: mostly the same bytes, and then that is found fast."""
+    """The canonical bytes of a sketch with one more name in it.
+
+    In the bytes themselves: an entry of the log may do this thousands of times.
+    """
     index, rank = place_of(hash_of(name), raw[1])
-    if raw[2] == _DENSE:
-        at, shift = divmod(index * _RANK_BITS, 8)
-        pair = int.from_bytes(raw[_HEADER_BYTES + at : _HEADER_BYTES + at + 2].ljust(2, b"\0"), "big")
-        if pair >> 16 - _RANK_BITS - shift & (1 << _RANK_BITS) - 1 >= rank:
-            return raw
+    return _raised_dense(raw, index, rank) if raw[2] == _DENSE else _raised_sparse(raw, index, rank)
+
+
+def _raised_dense(raw: bytes, index: int, rank: int) -> bytes:
+    at, shift = divmod(index * _RANK_BITS, 8)
+    at, low = at + _HEADER_BYTES, 16 - _RANK_BITS - shift
+    # The register lies in these two bytes; the last one of all in one.
+    two = raw[at : at + 2]
+    pair = int.from_bytes(two.ljust(2, b"\0"), "big")
+    before = pair >> low & (1 << _RANK_BITS) - 1
+    if before >= rank:
+        return raw
+    return raw[:at] + (pair + (rank - before << low)).to_bytes(2, "big")[: len(two)] + raw[at + 2 :]
+
+
+def _raised_sparse(raw: bytes, index: int, rank: int) -> bytes:
+    first, last = 0, (len(raw) - _HEADER_BYTES) // _ENTRY_BYTES
+    count, key = last, index.to_bytes(2, "big")
+    while first < last:
+        middle = (first + last) // 2
+        at = _HEADER_BYTES + _ENTRY_BYTES * middle
+        if raw[at : at + 2] < key:
+            first = middle + 1
+        else:
+            last = middle
+    at = _HEADER_BYTES + _ENTRY_BYTES * first
+    if raw[at : at + 2] == key:
+        return raw if raw[at + 2] >= rank else raw[: at + 2] + bytes((rank,)) + raw[at + _ENTRY_BYTES :]
+    if count + 1 < _dense_from(raw[1]):
+        return raw[:at] + key + bytes((rank,)) + raw[at:]
     sketch = Sketch.from_bytes(raw)
-    return sketch.to_bytes() if sketch._raise(index, rank) else raw
+    sketch._raise(index, rank)
+    return sketch.to_bytes()
 
 
 class Sketch:

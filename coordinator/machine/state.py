@@ -160,6 +160,8 @@ class State:
         # Of the entry or command being applied.
         self.events: list[Event] = []
         self.request_id: bytes | None = None
+        self.shared_out = 0
+        """How many shards were looked at for commands of this entry."""
 
     def _begin_graph(self) -> None:
         self.resources = ResourceTable(MAX_RESOURCES)

@@ -51,7 +51,7 @@ def _keep_agenda(state: State, budget: Budget) -> None:
             waiters.dismiss(state, waiter, "expired")
             waiters.settle(state, waiter.keys)
         elif kind == WORKER_MOMENT:
-            workers.moment(state, number)
+            budget.expiries -= workers.moment(state, number) // shards.SHARDS_PER_EXPIRY
         else:
             waiters.delay_over(state, number)
 

@@ -217,7 +217,8 @@ def _check_workers(state: State) -> None:
         found = None if queue is None else queue.workers.get(worker.client)
         require(found == number, "a worker is not found by its name")
         require(worker.version <= state.last_token, "a version that was not drawn")
-        if worker.leaving and queue is not None and worker.state != LOST:
+        waits = worker.queue in state.unbalanced
+        if worker.leaving and queue is not None and worker.state != LOST and not waits:
             mine = queue.owned.get(number, {})
             asked = all(queue.shards[name].revoking for name in mine)
             require(asked, "a worker leaves and is not asked for what it has")

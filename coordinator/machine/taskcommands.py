@@ -31,7 +31,8 @@ class NewTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutQueue:
-    """Creates the queue or changes its rules. A task keeps the times it was last handed out or renewed under.
+    """Creates the queue or changes its rules. A task keeps the times it was last handed out or renewed under; and no
+    renewal makes them earlier, because its owner may not hear of it.
 
     An owner that last renewed at *t* is suspected at `t + suspect_beats * heartbeat_ms`, its lease ends at
     `t + lease_ms`, and the task is taken from it `debounce_beats * heartbeat_ms` later, and later still by the

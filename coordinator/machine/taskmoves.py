@@ -6,7 +6,7 @@ asks never meets a task it cannot have, however many wait, and a lock that is fr
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 
 from coordinator.machine.events import EventKind
 from coordinator.machine.limits import NEVER_MS
@@ -26,9 +26,12 @@ from coordinator.machine.taskrows import (
     LockLine,
     Queue,
     enter_delayed,
+    enter_line,
     enter_ready,
+    is_blocked,
     push,
     take_out,
+    thin_line,
 )
 
 MAX_BOUNCES = (1 << 16) - 1
@@ -205,8 +208,7 @@ def _admitted(state: State, slot: int) -> bool:
             _block(state, line.candidate)
         line.candidate = slot
         return True
-    line.waiting += 1
-    heappush(line.blocked, order)
+    enter_line(table, line, slot)
     return False
 
 
@@ -215,8 +217,7 @@ def _block(state: State, slot: int) -> None:
     lock, name = table.lock[slot] - 1, table.queue[slot]
     line = state.lock_lines[lock][name]
     line.candidate = -1
-    line.waiting += 1
-    heappush(line.blocked, table.order(slot))
+    enter_line(table, line, slot)
     table.touch(slot)
     queue = state.task_queues[name]
     queue.counts[READY] -= 1
@@ -231,6 +232,7 @@ def _leave_line(state: State, slot: int, status: int) -> None:
         line.candidate = -1
     else:
         line.waiting -= 1
+        thin_line(table, line)
     if line.candidate < 0 and not line.waiting:
         del state.lock_lines[lock][name]
         if not state.lock_lines[lock]:
@@ -252,7 +254,6 @@ def lock_freed(state: State, lock: int) -> None:
         line = state.lock_lines[lock][name]
         while line.candidate < 0 and line.blocked:
             order = heappop(line.blocked)
-            slot = order & SLOT_PART
-            if state.tasks.state[slot] == BLOCKED and state.tasks.order(slot) == order:
-                ready(state, slot)
+            if is_blocked(state.tasks, order):
+                ready(state, order & SLOT_PART)
                 break

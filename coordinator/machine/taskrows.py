@@ -28,6 +28,8 @@ SLOT_BITS = 24
 SLOT_PART = (1 << SLOT_BITS) - 1
 SEQUENCE_BITS = 64
 STALE_ALLOWANCE = 64
+OLD_PER_NEW = 2
+"""How many that are not ready any more are looked for at the old end of a queue whenever one becomes ready."""
 
 
 class TaskTable(TimedTable):
@@ -117,7 +119,7 @@ class LockLine:
     waiting: int = 0
     """How many are BLOCKED."""
     blocked: list[int] = field(default_factory=list)
-    """A heap of their orders; those that left are dropped when they are met."""
+    """A heap of their orders; those that left are dropped when they are met, or are half of what is there."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,10 @@ class Queue:
 
 def enter_ready(table: TaskTable, queue: Queue, slot: int) -> None:
     heappush(queue.ready, table.order(slot))
+    # Most leave in the order they came in: so hardly anything is left to be thrown out all at once.
+    for _ in range(OLD_PER_NEW):
+        if queue.ages and not _is_of_age(table, queue, queue.ages[0]):
+            queue.ages.popleft()
     queue.ages.append(table.since_ms[slot] << SLOT_BITS | slot)
     most = 2 * queue.counts[READY] + STALE_ALLOWANCE
     if len(queue.ready) > most:
@@ -217,6 +223,22 @@ def first_delay_ms(table: TaskTable, queue: Queue) -> int | None:
             return queue.delays[0] >> SLOT_BITS
         heappop(queue.delays)
     return None
+
+
+def enter_line(table: TaskTable, line: LockLine, slot: int) -> None:
+    line.waiting += 1
+    thin_line(table, line)
+    heappush(line.blocked, table.order(slot))
+
+
+def thin_line(table: TaskTable, line: LockLine) -> None:
+    if len(line.blocked) > 2 * line.waiting + STALE_ALLOWANCE:
+        line.blocked = sorted({order for order in line.blocked if is_blocked(table, order)})
+
+
+def is_blocked(table: TaskTable, order: int) -> bool:
+    slot = order & SLOT_PART
+    return table.state[slot] == BLOCKED and table.order(slot) == order
 
 
 # --- lists of what is over --------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def beat(state: State, namespace: Namespace, command: BeatWorker) -> Result:
     )  # fmt: skip
     _put(state, _timed(state, queue, worker))
     if _released(state, queue, worker.number, command) or again:
-        shards.balance(state, queue)
+        shards.share_out(state, queue)
     return _seen(state, queue, state.workers[worker.number], command.version)
 
 
@@ -145,12 +145,12 @@ def leave(state: State, namespace: Namespace, command: LeaveWorker) -> Result:
     _drop(state, state.workers[worker.number])
     state.names.drop(worker.client)
     state.emit("worker_left", namespace.number, command.queue, command.worker_id)
-    shards.balance(state, queue)
+    shards.share_out(state, queue)
     return WorkerLeft(given)
 
 
-def moment(state: State, number: int) -> None:
-    """What is due of a worker that is not heard: suspected, then lost, then forgotten."""
+def moment(state: State, number: int) -> int:
+    """What is due of a worker that is not heard: suspected, then lost, then forgotten. How many shards that freed."""
     worker = state.workers[number]
     queue = state.task_queues[worker.queue]
     client = state.names.text(worker.client)
@@ -161,9 +161,11 @@ def moment(state: State, number: int) -> None:
         _put(state, replace(worker, state=WAVERING))
         state.emit("worker_suspect", queue.namespace, queue.text, client)
     else:
-        _give_up_all(state, queue, number)
+        given = _give_up_all(state, queue, number)
         forget_ms = state.now_ms + queue.rules.max_hold_down_ms
         bounces = min(worker.bounces + 1, MAX_BOUNCES)
         _put(state, replace(state.workers[number], state=LOST, bounces=bounces, revoke_ms=forget_ms))
         state.emit("worker_lost", queue.namespace, queue.text, client)
         state.unbalanced[queue.name] = None
+        return given
+    return 0

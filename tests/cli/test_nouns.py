@@ -168,6 +168,7 @@ def test_the_cluster_itself(cluster: Up, answer: Answer, text: Text) -> None:
     assert text("member", "list").splitlines()[2].split()[:5] == ["ID", "ROLE", "TERM", "APPLIED", "LAG"]
     heir = next(each["id"] for each in seen["members"] if each["id"] != seen["leader"])
     assert answer("transfer", "--to", heir)["leader"] == heir
+    assert answer("transfer", seen["leader"])["leader"] == seen["leader"]
     assert answer("snapshot", "--endpoint", cluster.endpoint(2))["endpoint"].endswith(cluster.endpoint(2))
 
 

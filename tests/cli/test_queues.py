@@ -42,7 +42,8 @@ def test_queues_and_their_tasks(answer: Answer, text: Text, run: Run) -> None:
     assert [each["state"] for each in answer("queue", "tasks", "cli/q", "--state", "delayed")["tasks"]] == ["delayed"]
     assert made[0]["task_id"] in text("queue", "tasks", "cli/q")
     assert "cli/q" in text("queue", "list")
-    assert "1 ready, 1 delayed" in text("queue", "show", "cli/q") == text("queue", "get", "cli/q")
+    for word in ("show", "get"):
+        assert "1 ready, 1 delayed" in text("queue", word, "cli/q")
     assert answer("queue", "pause", "cli/q")["standing"] == "paused"
     assert text("queue", "drain", "cli/q") == "cli/q is draining, and was paused\n"
     code, _, told = run("queue", "enqueue", "cli/q", "1")

@@ -67,7 +67,7 @@ class Table:
 
 
 class Crew:
-    def __init__(self, endpoints: Sequence[str], file: Path, *, ttl: float, timeout: float = 10.0) -> None:
+    def __init__(self, endpoints: Sequence[str], file: Path, *, ttl: float, timeout: float = 25.0) -> None:
         self._endpoints, self._ttl, self._timeout = list(endpoints), ttl, timeout
         self.table = Table(file)
         self.holds: list[Hold] = []

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from coordinator.client import Client, Conflict, Held, LockBusy, LockLost, clock
+from coordinator.client import Client, Conflict, Held, Invalid, LockBusy, LockLost, clock
 from tests.cli.processes import Up
 from tests.client.running import Cable, cable_to, run
 from tests.waiting import until
@@ -100,6 +100,16 @@ def test_waiters_are_served_in_the_order_they_came(endpoints: list[str]) -> None
 
     run(scenario)
     assert served == [0, 1, 2, 3, 4]
+
+
+def test_no_key_and_one_that_is_no_list_are_refused() -> None:
+    async def scenario() -> None:
+        async with Client("http://127.0.0.1:1") as client:
+            for keys in ([], (), "abc"):
+                with pytest.raises(Invalid):
+                    client.locks(keys)
+
+    run(scenario)
 
 
 def test_several_keys_are_held_together(endpoints: list[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +25,7 @@ from coordinator.gossip.calling import (
 from coordinator.gossip.limits import MESSAGE_BYTES
 from coordinator.gossip.messages import Message, encode
 from coordinator.gossip.node import GossipNode
+from coordinator.gossip.replica import Item
 from coordinator.gossip.seal import Seal
 from coordinator.gossip.settings import GossipSettings, SettingsError, load_settings
 from coordinator.gossip.store import Store, StoreError
@@ -116,6 +118,72 @@ def test_a_node_whose_file_fails_stops(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.Error):
             await node.create("x", b"1")
         await until(node.failed.is_set, "the node to give up")
+        with pytest.raises(StoreError, match="tells nothing"):
+            await node.answer(Message("a"), greeting=True)
+
+    serve(tmp_path, check)
+
+
+def test_nobody_is_told_what_is_not_on_disk(tmp_path: Path) -> None:
+    """A delete whose transaction runs while a round begins: a node that died now would have its record back."""
+
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        await node.create("x", b"1")
+        begun, goes_on, save = threading.Event(), threading.Event(), node._store.save
+
+        def slow(changes: Iterable[tuple[str, Item | None]]) -> None:
+            begun.set()
+            goes_on.wait(60)
+            save(changes)
+
+        node._store.save = slow  # type: ignore[method-assign]
+        heard: list[str] = []
+        other = GossipNode(GossipSettings("g2", free_address(), tmp_path / "g2.db", SECRET, (), 10_000))
+        answer = other.answer
+
+        async def listening(message: Message, *, greeting: bool) -> Message:
+            heard.extend(notice.record_id for notice in message.notices)
+            return await answer(message, greeting=greeting)
+
+        other.answer = listening  # type: ignore[method-assign]
+        await other.start()
+        try:
+            deleting = asyncio.create_task(node.delete("x"))
+            await until(begun.is_set, "the transaction to begin")
+            round_trip = asyncio.create_task(node._exchange(other.settings.listen))
+            done, _ = await asyncio.wait({round_trip}, timeout=0.5)
+            assert not done and not heard, "said before it was stored"
+            goes_on.set()
+            await asyncio.gather(deleting, round_trip)
+            assert heard == ["x"]
+        finally:
+            goes_on.set()
+            await other.stop()
+
+    serve(tmp_path, check)
+
+
+def test_a_stranger_at_a_peers_address_does_no_harm(tmp_path: Path) -> None:
+    """Bytes that are no text in a header, and an answer that sends the asker elsewhere."""
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"/challenge" in head:
+            body = msgpack.packb(["g2", os.urandom(40)])
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Gossip-Mac: \xff\xfe\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        try:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(CallFailed, match="MAC"):
+                await node._exchange(f"127.0.0.1:{port}")
+        finally:
+            server.close()
 
     serve(tmp_path, check)
 

@@ -152,6 +152,25 @@ def test_a_holder_only_its_giver_knows_is_waited_for() -> None:
     assert schedule.bearing("x") == ["a"]
 
 
+def test_who_lost_its_file_comes_back_under_a_new_id_and_nothing_is_purged_early() -> None:
+    """b alone knew that it gave e a copy. As b it would join `buried` without e among the holders."""
+    schedule = Schedule(NAMES)
+    schedule.nodes["a"].create("x", b"")
+    schedule.exchange("a", "b")
+    schedule.exchange("b", "e")
+    lost = schedule.nodes["b"]
+    del schedule.nodes["b"]
+    schedule.nodes["a"].delete("x")
+    for _ in range(50):
+        for each in schedule.nodes.values():
+            each.tick()
+        for other in ("c", "d"):
+            schedule.exchange("a", other)
+    held = schedule.nodes["a"].items["x"]
+    assert isinstance(held, Tombstone) and not schedule.nodes["a"].keeps("x"), "it waits for b, for ever"
+    assert held.holders.ids == {"a", lost.node_id} and isinstance(schedule.nodes["e"].items["x"], Record)
+
+
 def test_two_keepers_that_greet_each_other_at_once_do_not_both_leave() -> None:
     schedule = Schedule(["a", "b"])
     schedule.nodes["a"].create("x", b"")

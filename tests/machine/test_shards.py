@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from coordinator.machine import taskcommands as t
 from coordinator.machine import taskresults as tr
-from tests.machine.crew import REVOKED_MS, TICK_MS, Crew
+from coordinator.machine.codec import encode_command
+from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY, MAX_SHARED_OUT
+from tests.machine.crew import REVOKED_MS, RULES, TICK_MS, Crew
 
 
 class Site(Crew):
@@ -251,3 +254,72 @@ def test_many_lost_at_once_are_shared_out_once() -> None:
         site.entry()
     assert site.loads() == {"w000": 2_000}
     assert site.machine.dispatch.counts().workers == 1
+
+
+def test_a_queue_may_go_while_what_its_lost_workers_had_waits_to_be_shared_out() -> None:
+    site = Site(1, hold_down_ms=0, max_hold_down_ms=0, suspect_beats=1_000)
+    for number in range(MAX_EXPIRIES_PER_ENTRY):
+        site.heard(f"w{number}")
+    site.now_ms += REVOKED_MS + TICK_MS  # to lose them is all that one entry may do of its own accord
+    assert site.do(t.DeleteQueue("q")) == tr.QueueDeleted()
+    site.entry()
+    assert not site.machine.state.workers
+
+
+def test_a_worker_is_not_given_up_before_the_moment_it_was_told() -> None:
+    """Though its hold-down ended with its last beat, or the rules changed: the answer to that beat may be lost."""
+    site = Site(1, hold_down_ms=4_000)
+    site.heard("a")
+    site.pass_time(REVOKED_MS + TICK_MS)
+    told = site.heard("a")
+    assert told.revoked_ms == site.now_ms + REVOKED_MS + 4_000
+    site.now_ms += 3_900
+    told = site.heard("a")
+    site.now_ms += 200
+    assert site.heard("a").revoked_ms >= told.revoked_ms
+    site.do(replace(RULES, lease_ms=200, heartbeat_ms=100))
+    assert site.heard("a").revoked_ms >= told.revoked_ms
+    site.pass_time(told.revoked_ms - site.now_ms - 1)
+    assert [owner for owner, _ in site.owners().values()] == ["a"]
+
+
+def test_one_entry_shares_out_so_many_shards_and_leaves_the_rest_to_the_next() -> None:
+    """A worker that changes its mind a thousand times does not stop the log."""
+    site = Site(10_000)
+    site.heard("a")
+    looks = MAX_SHARED_OUT // 10_000 + 1
+    beats = [t.BeatWorker("q", "a", 0, 0, number % 2 == 0) for number in range(2 * looks + 1)]
+    site.entry(*map(encode_command, beats))
+    revoking = sum(event.kind in ("shard_revoking", "shard_assigned") for event in site.events())
+    assert 10_000 <= revoking <= looks * 10_000
+    assert site.machine.due(site.now_ms), "somebody must see to the rest"
+    site.entry()
+    assert all(shard.revoking for shard in site.machine.dispatch.shards("default", "q"))
+    assert not site.machine.state.unbalanced
+
+
+def test_the_version_of_a_workers_share_is_read_without_the_others() -> None:
+    site = Site(4)
+    seen = site.heard("a")
+    reader = site.machine.dispatch
+    assert reader.assignment("default", "q", "a") == seen.version
+    assert reader.assignment("default", "q", "b") is None and reader.assignment("default", "r", "a") is None
+    assert reader.assignment("nowhere", "q", "a") is None
+    site.heard("b")
+    assert reader.assignment("default", "q", "a") != seen.version
+    site.pass_time(REVOKED_MS + TICK_MS)
+    assert reader.assignment("default", "q", "a") is None, "it is lost"
+
+
+def test_workers_with_many_shards_are_not_all_lost_in_one_entry() -> None:
+    site = Site()
+    for name in ("p", "q", "r"):
+        site.do(replace(RULES, queue=name, suspect_beats=1_000))
+        site.do(t.PutShards(name, tuple(f"s{number}" for number in range(9_999))))
+        site.do(t.BeatWorker(name, "a", 0, 0, False))
+    site.pass_time(REVOKED_MS + TICK_MS)
+    assert site.kinds().count("worker_lost") <= 2
+    for _ in range(8):
+        site.entry()
+    owned = [site.machine.dispatch.workers("default", name) for name in ("p", "q", "r")]
+    assert owned == [[], [], []] and not site.machine.state.unbalanced

@@ -105,6 +105,18 @@ def test_bytes_with_one_more_name(precision: int, given_names: list[str]) -> Non
     assert raw == filled(given_names, precision).to_bytes()
 
 
+@pytest.mark.parametrize("precision", [4, 10, 16])
+def test_bytes_with_one_more_name_up_to_many(precision: int) -> None:
+    """Through both forms, and over registers that rise more than once."""
+    raw, sketch = Sketch(precision).to_bytes(), Sketch(precision)
+    for at in range(1 << min(precision + 1, 12)):
+        raw = added(raw, f"n{at}")
+        sketch.add(f"n{at}")
+        if at % 29 == 0:
+            assert raw == sketch.to_bytes()
+    assert raw == sketch.to_bytes() and sketch.is_sparse == (precision == 16)
+
+
 @given(precisions, names, names)
 def test_dominates_says_what_the_registers_say(precision: int, ours: list[str], theirs: list[str]) -> None:
     left, right = filled(ours, precision), filled(theirs, precision)

@@ -192,3 +192,19 @@ def test_a_resource_deleted_by_force_leaves_the_task_alone(crew: Crew) -> None:
     crew.do(c.DeleteResource("r", force=True))
     crew.pass_time(40_000)
     assert crew.complete(crew.take_one()) == ["ok"]
+
+
+def test_tasks_dropped_from_a_line_leave_nothing_in_it(crew: Crew) -> None:
+    grant = crew.lock("k", "other", 100_000)
+    [first] = crew.put(b"first", lock_key="k")
+    for _ in range(500):
+        [task_id] = crew.put(b"x", lock_key="k")
+        crew.do(t.DropTask("q", task_id))
+    [line] = [line for lines in crew.machine.state.lock_lines.values() for line in lines.values()]
+    assert line.waiting == 1 and len(line.blocked) < 100
+    others = crew.put(*[b"x"] * 500, lock_key="k")
+    for task_id in others:
+        crew.do(t.DropTask("q", task_id))
+    assert line.waiting == 1 and len(line.blocked) < 100, "also when nothing comes after them"
+    crew.unlock(grant)
+    assert crew.take_one().task_id == first

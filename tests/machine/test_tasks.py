@@ -230,6 +230,17 @@ def test_a_renewal_takes_nothing_back_that_an_owner_was_told(change: str) -> Non
     assert crew.complete(task) == ["ok"]
 
 
+def test_what_is_known_of_ages_does_not_wait_to_be_thrown_out_all_at_once() -> None:
+    """Otherwise a queue with a million tasks would stop the log for seconds, once in a million tasks."""
+    machine, put = Machine(), encode_command(t.PutTasks("q", tuple(t.NewTask(b"") for _ in range(100))))
+    machine.apply(1, 0, [encode_command(RULES), put, put, put])
+    [queue] = machine.state.task_queues.values()
+    ages = queue.ages
+    for index in range(2, 20):
+        machine.apply(index, index, [encode_command(t.AcquireTasks(("q",), "w", 100)), put])
+        assert queue.ages is ages and len(ages) <= 400
+
+
 # --- answers ------------------------------------------------------------------------------------------------------
 
 
