@@ -9,6 +9,8 @@ from xml.sax.saxutils import escape
 _COLORS = ("#2f6fde", "#e08a1e", "#4a9d5b", "#a24bb5", "#c0463c")
 LETTER = 7
 """Pixels of one, about."""
+_BOLD = 9
+"""Of one in a title."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#333}.t{font-size:15px;font-weight:bold}.g{stroke:#ccc}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.g{stroke:#555}}"
@@ -16,15 +18,15 @@ _STYLE = (
 
 
 def grouped_bars(path: Path, title: str, unit: str, groups: list[str], series: dict[str, list[float]]) -> None:
-    """One group of bars a label, one bar a series. A value that is not positive has no bar."""
-    values = [value for row in series.values() for value in row if value > 0]
+    """One group of bars a label, one bar a series. Of a value that is not positive only the figure is shown."""
+    values = [value for row in series.values() for value in row if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values) * 1.05))
     high = max(high, low + 1)
     # So wide that neither labels nor names run into each other.
     step = max(84, LETTER * max(len(line) for group in groups for line in group.split("\n")) + 10)
     legend = max(110, LETTER * max(map(len, series)) + 30)
     left, height, top, bottom = 60, 320, 50, 74
-    width = left + 20 + max(step * len(groups), legend * len(series))
+    width = left + 20 + max(step * len(groups), legend * len(series), _BOLD * len(title) + LETTER * len(unit))
     scale = (height - top - bottom) / (high - low)
 
     def y_of(value: float) -> float:
@@ -42,9 +44,7 @@ def grouped_bars(path: Path, title: str, unit: str, groups: list[str], series: d
         parts.append(f"<rect x='{left + legend * number}' y='{top - 24}' width='10' height='10' fill='{color}'/>")
         parts.append(f"<text x='{left + legend * number + 14}' y='{top - 15}'>{escape(name)}</text>")
         for position, value in enumerate(row):
-            if value <= 0:
-                continue
-            x, y = left + 12 + step * position + bar * number, y_of(value)
+            x, y = left + 12 + step * position + bar * number, y_of(value) if value > 0 else height - bottom
             tall = height - bottom - y
             parts.append(
                 f"<rect x='{x:.1f}' y='{y:.1f}' width='{bar - 3:.1f}' height='{tall:.1f}' fill='{color}'>"

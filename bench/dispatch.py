@@ -140,9 +140,8 @@ def write(result: dict[str, Any], into: Path) -> None:
         found = result["thrash"][name]
         kinds = [policy.name for policy in thrash.policies(found["lease_beats"], found["debounce_beats"])]
         losses = list(found[kinds[0]])
-        # A logarithmic axis has no nought: a half stands for none.
-        moves = {kind: [max(0.5, found[kind][loss]["needless_migrations"]) for loss in losses] for kind in kinds}
-        title = f"Needless migrations in {found['seconds']:g} s of {thrash.TASKS} tasks, by lost beats (0.5: none)"
+        moves = {kind: [found[kind][loss]["needless_migrations"] for loss in losses] for kind in kinds}
+        title = f"Needless migrations in {found['seconds']:g} s of {thrash.TASKS} tasks, by lost beats"
         charts.grouped_bars(into / f"dispatch_thrash_{name}.svg", title, "moves", losses, moves)
         times = {kind: [found[kind][loss]["recovery_mean_s"] for loss in losses] for kind in kinds}
         title = f"Seconds from a death to the next owner, beats of {thrash.BEAT_MS} ms"

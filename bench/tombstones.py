@@ -190,10 +190,8 @@ def draw(found: dict[str, Any]) -> None:
         "ours": [max(0.1, rows[name]["ours, 0 away"]["keepers"]) for name in names],
     }
     charts.grouped_bars(RESULTS / "tombstones_keepers.svg", "Nodes that keep a tombstone", "%", names, keepers)
-    # The axis is logarithmic and has no zero: half a trial stands for none.
     early = {
-        rule: [max(0.5, float(rows[name][f"{rule}, 2 away"]["premature_trials"])) for name in names]
-        for rule in ("paper", "ours")
+        rule: [float(rows[name][f"{rule}, 2 away"]["premature_trials"]) for name in names] for rule in ("paper", "ours")
     }
     trials = found["trials"]
     title = f"Purged too early, of {trials:,} trials with two holders away"

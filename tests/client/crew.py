@@ -21,7 +21,7 @@ from coordinator.client import Client, SqlGuard, clock
 HOLDERS, OF_SESSIONS, LEASERS, RIVALS = 15, 10, 5, 20
 KEYS = 5
 WORKERS = HOLDERS + OF_SESSIONS + LEASERS + RIVALS
-LOOK_S = 0.5
+LOOK_S = 0.8
 """Between two pieces of work: enough are at it at any time, and the machine has others to run."""
 
 

@@ -23,7 +23,7 @@ from tests.machine.graphtwin import ROUNDS, Collector, GraphTwin
 from tests.machine.twin import packed, ticks
 
 STEPS_PER_SEED = 600
-SEEDS = range(45)
+SEEDS = range(30)
 AFTER_EVERY_BUFFER = 60
 
 
