@@ -77,7 +77,7 @@ async def _ours(
     }
     result.figures["restart"] = _restart(setting, cluster, setting.place("holdfast"))
     result.goals = goals(result, first.what, f"renewals x{COUNTED:,}, {leases.all:,} leases")
-    result.notes.append(f"etcd has {few:,} leases, which is kind to it: granting millions takes it many minutes.")
+    result.notes.append(f"etcd has {few:,} leases, which is kind to it: more were not tried.")
     result.charts = [
         Chart("per_second", f"Lease renewals a second, {leases.all:,} leases", "renewals/s", "per_second"),
         Chart("cpu_us", "CPU of a renewal, all processes of the system: µs", "µs", "cpu_us_each"),
