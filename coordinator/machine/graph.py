@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.machine import chains
+from coordinator.machine.chains import Chain
 from coordinator.machine.columns import SlotTable
 from coordinator.machine.timers import TimedTable
 
@@ -120,15 +122,6 @@ class HolderLinks(SlotTable):
 
 
 @dataclass(slots=True)
-class Chain:
-    """A list of resources, by their slots plus one."""
-
-    first: int = 0
-    last: int = 0
-    count: int = 0
-
-
-@dataclass(slots=True)
 class Lane:
     """Clean-ups of one kind for one provider. Its failures delay only itself."""
 
@@ -173,42 +166,13 @@ class Condemned:
 
 def push(table: ResourceTable, chain: Chain, which: int, slot: int) -> None:
     """To the end. The resource must be in no list."""
-    table.touch(slot)
+    chains.push(table, chain, slot)
     table.list[slot] = which
-    table.previous[slot] = chain.last
-    table.next[slot] = 0
-    if chain.last:
-        table.touch(chain.last - 1)
-        table.next[chain.last - 1] = slot + 1
-    else:
-        chain.first = slot + 1
-    chain.last = slot + 1
-    chain.count += 1
 
 
 def take_out(table: ResourceTable, chain: Chain, slot: int) -> None:
-    before, after = table.previous[slot], table.next[slot]
-    if before:
-        table.touch(before - 1)
-        table.next[before - 1] = after
-    else:
-        chain.first = after
-    if after:
-        table.touch(after - 1)
-        table.previous[after - 1] = before
-    else:
-        chain.last = before
-    table.touch(slot)
-    table.next[slot] = table.previous[slot] = 0
+    chains.take_out(table, chain, slot)
     table.list[slot] = NO_LIST
-    chain.count -= 1
-
-
-def members(table: ResourceTable, chain: Chain) -> Iterator[int]:
-    at = chain.first
-    while at:
-        yield at - 1
-        at = table.next[at - 1]
 
 
 def edge_hash(source: int, target: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from coordinator.machine import edges, reclaims, resources
+from coordinator.machine.chains import Chain, members
 from coordinator.machine.columns import FREE, SlotTable
 from coordinator.machine.faults import require
 from coordinator.machine.graph import (
@@ -21,8 +22,6 @@ from coordinator.machine.graph import (
     READY,
     SUSPECTS,
     UNREFERENCED,
-    Chain,
-    members,
 )
 from coordinator.machine.limits import NEVER_MS
 from coordinator.machine.names import KIND, PROVIDER, RESOURCE

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from coordinator.machine.graph import Chain, Condemned, Lane, Proposal
+from coordinator.machine.chains import Chain
+from coordinator.machine.graph import Condemned, Lane, Proposal
 from coordinator.machine.state import State
 
 

@@ -12,6 +12,7 @@ from itertools import chain, islice
 import numpy as np
 
 from coordinator.machine import resources
+from coordinator.machine.chains import Chain, members
 from coordinator.machine.commands import (
     AckReclaims,
     ClaimReclaims,
@@ -31,9 +32,7 @@ from coordinator.machine.graph import (
     LIVE,
     PENDING,
     READY,
-    Chain,
     Lane,
-    members,
     push,
     take_out,
 )

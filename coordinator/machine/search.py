@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.machine import resources
-from coordinator.machine.graph import LIVE, ORPHAN, SUSPECTS, members
+from coordinator.machine.chains import members
+from coordinator.machine.graph import LIVE, ORPHAN, SUSPECTS
 from coordinator.machine.state import State
 
 NOT_FOUND, STAYS = -1, -2

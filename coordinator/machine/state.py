@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.machine.chains import Chain
 from coordinator.machine.columns import FREE
 from coordinator.machine.commands import Mode
 from coordinator.machine.copies import Copies
@@ -15,7 +16,6 @@ from coordinator.machine.events import Event, EventKind
 from coordinator.machine.graph import (
     LIVE,
     PINNED,
-    Chain,
     Condemned,
     EdgeTable,
     HolderLinks,

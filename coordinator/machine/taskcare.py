@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import islice
 
 from coordinator.machine import queues, taskmoves, tasktenure
+from coordinator.machine.chains import members
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, Result
 from coordinator.machine.state import State
 from coordinator.machine.taskcommands import DropTask, PurgeTasks, RetryTasks, RevokeTask
 from coordinator.machine.taskresults import TasksMoved, TaskTaken
-from coordinator.machine.taskrows import DEAD, DONE, HELD, READY, first_ready, members
+from coordinator.machine.taskrows import DEAD, DONE, HELD, READY, first_ready
 from coordinator.machine.tasks import unknown_task
 
 

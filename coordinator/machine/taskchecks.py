@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from coordinator.machine.chains import members
 from coordinator.machine.columns import SlotTable
 from coordinator.machine.faults import require
 from coordinator.machine.limits import NEVER_MS
@@ -22,7 +23,6 @@ from coordinator.machine.taskrows import (
     Queue,
     first_delay_ms,
     first_ready,
-    members,
     oldest_ready_ms,
 )
 from coordinator.machine.timers import bucket_of

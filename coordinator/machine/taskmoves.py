@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop
 
+from coordinator.machine.chains import push, take_out
 from coordinator.machine.events import EventKind
 from coordinator.machine.limits import NEVER_MS
 from coordinator.machine.namespaces import TASKS
@@ -29,8 +30,6 @@ from coordinator.machine.taskrows import (
     enter_line,
     enter_ready,
     is_blocked,
-    push,
-    take_out,
     thin_line,
 )
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from typing import Any
 
+from coordinator.machine.chains import Chain
 from coordinator.machine.faults import require
-from coordinator.machine.graph import Chain
 from coordinator.machine.pages import Pages, pieces
 from coordinator.machine.state import State
 from coordinator.machine.taskcommands import PutQueue

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import numpy as np
 
+from coordinator.machine.chains import Chain
 from coordinator.machine.columns import Slots
-from coordinator.machine.graph import Chain
 from coordinator.machine.limits import MAX_TASKS
 from coordinator.machine.pages import Pages
 from coordinator.machine.taskcommands import PutQueue, Standing
@@ -239,46 +238,6 @@ def thin_line(table: TaskTable, line: LockLine) -> None:
 def is_blocked(table: TaskTable, order: int) -> bool:
     slot = order & SLOT_PART
     return table.state[slot] == BLOCKED and table.order(slot) == order
-
-
-# --- lists of what is over --------------------------------------------------------------------------------------------
-
-
-def push(table: TaskTable, chain: Chain, slot: int) -> None:
-    """To the end."""
-    table.touch(slot)
-    table.previous[slot], table.next[slot] = chain.last, 0
-    if chain.last:
-        table.touch(chain.last - 1)
-        table.next[chain.last - 1] = slot + 1
-    else:
-        chain.first = slot + 1
-    chain.last = slot + 1
-    chain.count += 1
-
-
-def take_out(table: TaskTable, chain: Chain, slot: int) -> None:
-    before, after = table.previous[slot], table.next[slot]
-    if before:
-        table.touch(before - 1)
-        table.next[before - 1] = after
-    else:
-        chain.first = after
-    if after:
-        table.touch(after - 1)
-        table.previous[after - 1] = before
-    else:
-        chain.last = before
-    table.touch(slot)
-    table.next[slot] = table.previous[slot] = 0
-    chain.count -= 1
-
-
-def members(table: TaskTable, chain: Chain) -> Iterator[int]:
-    at = chain.first
-    while at:
-        yield at - 1
-        at = table.next[at - 1]
 
 
 # --- derived ----------------------------------------------------------------------------------------------------------
