@@ -8,16 +8,16 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 NODES ?= 3
 SEED ?= 1
+WORKLOAD ?= all
+MINUTES ?=
 TEST_JOBS ?= 4
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Pins the build backend too, which pip installs in a place of its own.
-export PIP_CONSTRAINT := $(CURDIR)/requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint format bench chaos sim sim-long image lock clean
+.PHONY: help up test lint format bench chaos sim sim-long robustness proof docs image lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,8 +26,10 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setup: $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "setup: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "setup: installing Holdfast and its tools at the versions of requirements.lock"
-	@$(BIN)/python -m pip install --quiet --editable '.[test,bench,grpc]'
+	@echo "setup: installing Holdfast and its tools, checked against the hashes of requirements.lock"
+	@# The constraint is for the backend that builds sources among them, which pip installs in a place of its own.
+	@PIP_CONSTRAINT=$(CURDIR)/requirements.lock $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo "setup: done"
 
@@ -46,14 +48,23 @@ test: lint ## everything but Docker: lint, types, tests, simulation
 	@# The tests start hundreds of nodes: without kept bytecode each would compile all of Holdfast anew.
 	@echo "test: pytest" && env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
-sim: $(STAMP) ## one simulated run: make sim SEED=42
-	@$(BIN)/python -m tests.sim --seed $(SEED)
+sim: $(STAMP) ## one simulated run of each workload: make sim SEED=42, with WORKLOAD=locks of that one
+	@$(BIN)/python -m tests.sim --seed $(SEED) --workload $(WORKLOAD)
 
-sim-long: $(STAMP) ## 10,000 simulated runs
-	@$(BIN)/python -m tests.sim --long
+sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow
+	@$(BIN)/python -m tests.sim --long --workload $(WORKLOAD) $(if $(MINUTES),--minutes $(MINUTES))
+
+robustness: $(STAMP) ## real processes behind link proxies under faults, histories checked: MINUTES=10
+	@$(BIN)/python -m tests.robustness $(if $(MINUTES),--minutes $(MINUTES))
+
+proof: $(STAMP) ## all of it for MINUTES=20, written to docs/PROOF.md
+	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: $(STAMP) ## all benchmarks next to etcd, ZooKeeper and Redis: make bench BENCH_ARGS="--only locks --quick"
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs: $(STAMP) ## the documentation as a static site in site/
+	@$(BIN)/python docs/build.py
 
 image: $(STAMP) ## the Docker image holdfast:dev, without a network during the build
 	@PYTHON=$(BIN)/python docker/build-image

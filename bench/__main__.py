@@ -44,6 +44,7 @@ PARTS = (
     Part("watchers", "events to 1,000 watchers; etcd", 1, 30),
     Part("expiry", "100k leases expire while others are renewed", 1, 45),
     Part("failover", "20 kills of the leader; etcd", 3.5, 35),
+    Part("overload", "one namespace asks for ten times what can be done; what another one notices", 1, 40),
     Part("consensus", "commits of the cluster alone by size and writers; etcd", 4, 60, always=False, plain=True),
     Part("cycles", "garbage cycles in a million resources; networkx", 8, 90, always=False, plain=True),
     Part(

@@ -24,7 +24,6 @@ from cluster.ports import Clock, Entry, Message, Random, SnapshotPort
 
 _REGULAR, _NO_OP = 0, 1
 _NEVER = 1e12
-_ENTRY_BYTES = 64  # what even an empty entry costs, as bytes
 
 
 class Owner(Protocol):
@@ -127,14 +126,18 @@ class _Core(library.SyncObj):
     def _SyncObj__getEntries(
         self, fromIDx: int | None, count: int | None = None, maxSizeBytes: int | None = None
     ) -> list[Entry]:
-        """Like the library's, but bounds are ours: on what is sent, and on what is applied (no other asks for > 2)."""
+        """Like the library's, but bounds are ours, on what is sent and on what is applied.
+
+        Elsewhere it looks at commands only of the pair that a snapshot ends with; of any other entry it wants the term,
+        and of what follows it whether there is something. So nothing is read from a file for that.
+        """
         journal, limits = self._engine.journal, self._engine._limits
         if fromIDx is None or fromIDx < journal.first_index:
             return []
         start = fromIDx - journal.first_index
-        if maxSizeBytes is None and (count is None or count <= 2):
-            return journal[start:] if count is None else journal[start : start + count]
-        return self._engine._entries_within(start, count, limits.append_bytes if maxSizeBytes else limits.apply_bytes)
+        if self._engine._applying or maxSizeBytes is not None:
+            return journal.within(start, count, limits.append_bytes if maxSizeBytes else limits.apply_bytes)
+        return journal[start : start + 2] if count == 2 else journal.outlines(start, count or 2)
 
 
 _active: list[Engine] = []
@@ -172,7 +175,7 @@ class Engine:
         self._guards = guards
         self._paced: set[str] = set()
         self._linked: set[str] = set()
-        self._may_campaign = False
+        self._may_campaign = self._applying = False
         self._enter()
         library.monotonicTime = _monotonic
         original, library.createJournal = library.createJournal, lambda _path: journal
@@ -285,7 +288,11 @@ class Engine:
     def apply(self) -> None:
         """Apply a bounded piece of what is committed."""
         self._enter()
-        library.SyncObj._SyncObj__applyLogEntries(self._core)
+        self._applying = True
+        try:
+            library.SyncObj._SyncObj__applyLogEntries(self._core)
+        finally:
+            self._applying = False
 
     def append(self, payload: bytes) -> int | None:
         """Add one entry to the leader's log; its index, or None when not leading. Not durable yet."""
@@ -372,16 +379,6 @@ class Engine:
 
     def _send(self, node: Node, message: Message) -> bool:
         return self._owner.send(str(node.id), message)
-
-    def _entries_within(self, start: int, count: int | None, budget: int) -> list[Entry]:
-        entries: list[Entry] = []
-        for position in range(start, min(len(self.journal), start + (count or len(self.journal)))):
-            entry = self.journal[position]
-            budget -= len(entry[0]) + _ENTRY_BYTES
-            if budget < 0 and entries:
-                break
-            entries.append(entry)
-        return entries
 
     def _apply(self, index: int, command: bytes) -> None:
         kind = command[0]

@@ -20,22 +20,21 @@ from __future__ import annotations
 import hmac
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 import msgpack
 
+from cluster.credentials import Credentials
 from cluster.frames import LinkGuards, LinkSession
 from cluster.messages import Check, incarnation, natural, text
-from cluster.options import OptionsError, Timing
 
 PROTOCOL_VERSION = 1
 MESSAGE_BYTES = 1024
 BUFFER_BYTES = 4096
 """What either side holds of the other's bytes before the link is established."""
 NONCE_BYTES = 32
-SECRET_MIN_BYTES = 16
 
 CODES = frozenset(
     {
@@ -47,10 +46,14 @@ CODES = frozenset(
         "unknown_peer",
         "removed",
         "malformed",
+        "tls_mismatch",
+        "tls_certificate",
     }
 )
 
 _MAGIC = "holdfast-peer"
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a hand-shake of TLS begin. As a length either is too long, so no message of ours does."""
 _TOLD_BYTES = 512
 _LENGTH = struct.Struct(">H")
 
@@ -62,38 +65,6 @@ class HandshakeRefused(Exception):
         super().__init__(message)
         self.code = code
         self.reply = reply
-
-
-def _nobody(node_id: str) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Who this node is, what it demands of others, and the secret they share."""
-
-    node_id: str
-    cluster_id: str
-    secret: bytes = field(repr=False)
-    incarnation: int
-    timing: Timing
-    peer_allowed: Callable[[str], bool]
-    peer_removed: Callable[[str], bool] = _nobody
-    """Only words the refusal of an id that is not allowed: once a member, or never."""
-
-    @property
-    def pace(self) -> tuple[int, int]:
-        """Δ in µs and drift in ppm: whole numbers, so that equal settings are equal on the wire."""
-        return round(self.timing.election_min * 1e6), round(self.timing.drift * 1e6)
-
-    def check(self) -> None:
-        if len(self.secret) < SECRET_MIN_BYTES:
-            raise OptionsError(
-                f"the cluster secret has {len(self.secret)} bytes and needs at least {SECRET_MIN_BYTES}: "
-                "make one with `openssl rand -hex 32` and give it to every node"
-            )
-        if not incarnation(self.incarnation):
-            raise OptionsError("incarnation must be a random integer of 64 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +118,14 @@ def _malformed() -> HandshakeRefused:
     )
 
 
+def _tls_arrived() -> HandshakeRefused:
+    return HandshakeRefused(
+        "tls_mismatch",
+        "the other side speaks TLS and this node does not: give both [tls], or neither",
+        _GENERIC_REFUSAL,
+    )
+
+
 def _fits(fields: Sequence[object], checks: Sequence[Check]) -> bool:
     return len(fields) == len(checks) and all(check(value) for check, value in zip(checks, fields, strict=True))
 
@@ -170,6 +149,8 @@ class Handshake:
         self.credentials = credentials
         self.established: Established | None = None
         self._nonce = nonce or os.urandom(NONCE_BYTES)
+        self._secret = credentials.secret
+        """The one both sides know, as far as can be told yet."""
         self._buffer = bytearray()
         self._over = False
 
@@ -207,7 +188,7 @@ class Handshake:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 0 < length <= MESSAGE_BYTES:
-            raise _malformed()
+            raise _tls_arrived() if self._buffer.startswith(_TLS_RECORDS) else _malformed()
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -219,7 +200,7 @@ class Handshake:
         raise NotImplementedError
 
     def _establish(self, peer: str, number: int, transcript: bytes, sending: str, receiving: str) -> None:
-        secret = self.credentials.secret
+        secret = self._secret
         self.established = Established(
             peer,
             number,
@@ -230,11 +211,15 @@ class Handshake:
 
 
 class Dialer(Handshake):
-    """The side that opened the connection and means to reach `target`."""
+    """The side that opened the connection and means to reach `target`.
 
-    def __init__(self, credentials: Credentials, target: str, nonce: bytes | None = None) -> None:
+    `attempt` counts those that failed before: each takes the next of the secrets, as the other side may know only one.
+    """
+
+    def __init__(self, credentials: Credentials, target: str, nonce: bytes | None = None, *, attempt: int = 0) -> None:
         super().__init__(credentials, nonce)
         self.target = target
+        self._secret = credentials.secrets[attempt % len(credentials.secrets)]
         self._hello = _pack(
             _MAGIC,
             PROTOCOL_VERSION,
@@ -270,10 +255,10 @@ class Dialer(Handshake):
         number = fields[1]
         self._peer_incarnation = number if isinstance(number, int) else 0
         self._transcript = _transcript(self._hello, raw)
-        return _framed(_pack(_mac(self.credentials.secret, "dialer", self._transcript)))
+        return _framed(_pack(_mac(self._secret, "dialer", self._transcript)))
 
     def _conclude(self, fields: tuple[object, ...], transcript: bytes) -> None:
-        secret = self.credentials.secret
+        secret = self._secret
         match fields:
             case ("accepted", bytes(proof)) if hmac.compare_digest(proof, _mac(secret, "acceptor", transcript)):
                 if not self.credentials.peer_allowed(self.target):  # membership moved on meanwhile
@@ -353,10 +338,9 @@ class Acceptor(Handshake):
         return None
 
     def _answer(self, fields: tuple[object, ...], transcript: bytes) -> bytes:
-        secret = self.credentials.secret
         match fields:
-            case (bytes(proof),) if hmac.compare_digest(proof, _mac(secret, "dialer", transcript)):
-                pass
+            case (bytes(proof),) if self._proven(proof, transcript):
+                secret = self._secret
             case _:
                 more = f" (besides: {self._verdict[1]})" if self._verdict else ""
                 raise HandshakeRefused(
@@ -372,6 +356,14 @@ class Acceptor(Handshake):
             raise HandshakeRefused(code, message, _framed(_pack("refused", code, told, proof)))
         self._establish(self.claimed or "", self._peer_incarnation, transcript, "acceptor", "dialer")
         return _framed(_pack("accepted", _mac(secret, "acceptor", transcript)))
+
+    def _proven(self, proof: bytes, transcript: bytes) -> bool:
+        """By which secret, is remembered: the rest of the link is of it."""
+        for secret in self.credentials.secrets:
+            if hmac.compare_digest(proof, _mac(secret, "dialer", transcript)):
+                self._secret = secret
+                return True
+        return False
 
 
 def _silent(refusal: HandshakeRefused) -> HandshakeRefused:

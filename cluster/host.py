@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, TypeVar
 
 from cluster.disk import RealDisk
+from cluster.lanes import FRONT, Lane
 from cluster.node import ClusterNode
 from cluster.options import ClusterOptions
 from cluster.ports import Denied, Member, Outcome, StateMachine
@@ -37,6 +40,10 @@ class PeerTls:
     certificate: str
     key: str
     authority: str
+
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """OptionsError if the files cannot be used."""
+        return peer_ssl_contexts(self.certificate, self.key, self.authority)
 
 
 def _log_event(kind: str, fields: dict[str, Any]) -> None:
@@ -65,6 +72,7 @@ class Host:
         *,
         listen: str,
         secret: bytes,
+        previous_secret: bytes | None = None,
         tls: PeerTls | None = None,
         on_event: Callable[[str, dict[str, Any]], None] = _log_event,
     ) -> Host:
@@ -78,21 +86,11 @@ class Host:
         random = SystemRandom()
         incarnation = random.getrandbits(40)
         scheduler = LoopScheduler(loop)
-        contexts = (None, None) if tls is None else peer_ssl_contexts(tls.certificate, tls.key, tls.authority)
+        contexts = (None, None) if tls is None else tls.contexts()
         transport = SocketTransport(
-            loop,
-            options.node_id,
-            options.cluster_id,
-            listen,
-            secret,
-            options.timing,
-            options.limits,
-            incarnation,
-            *contexts,
-            log=log,
-            random=random,
-            joining=not options.members,
-        )
+            loop, options.node_id, options.cluster_id, listen, secret, options.timing, options.limits, incarnation,
+            *contexts, log=log, random=random, previous_secret=previous_secret, joining=not options.members,
+        )  # fmt: skip
         node = await asyncio.to_thread(
             ClusterNode,
             options,
@@ -121,11 +119,20 @@ class Host:
         await self._transport.wait_closed()
         self._scheduler.close()
 
+    def renew(self, tls: PeerTls | None, secret: bytes, previous_secret: bytes | None) -> None:
+        """Links made from now on are proven by these; a mistake in them is raised and changes nothing."""
+        self._transport.renew(None if tls is None else tls.contexts(), secret, previous_secret)
+
     def status(self) -> Status:
         return self.node.status()
 
-    async def propose(self, command: bytes, timeout: float) -> Outcome:
-        return await self._wait(lambda done: self.node.propose(command, timeout, done))
+    def disk_room(self) -> tuple[int, int]:
+        """Free bytes of the disk that the data directory is on, and all of them."""
+        space = shutil.disk_usage(self.node.options.data_dir)
+        return space.free, space.total
+
+    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
+        return await self._wait(lambda done: self.node.propose(command, timeout, done, lane, cost))
 
     async def read_index(self, timeout: float) -> int | Denied:
         return await self._wait(lambda done: self.node.read_index(timeout, done))

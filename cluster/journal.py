@@ -1,15 +1,16 @@
-"""The log of one node: entries, term and vote, in memory for reading and in segments for good.
+"""The log of one node: entries, term and vote, in segments for good and the youngest entries in memory too.
 
 `Journal` answers to the Raft library's own method names, so that the engine can hand it over as it is. Writes are
 collected and become durable at `sync()`, one fdatasync for all of them: the driver calls it before any frame leaves.
 After a disk error nothing is durable any more and every further call raises the same JournalFailed; an fdatasync is
-never tried again, because the kernel may have dropped the pages it failed to write.
+never tried again, because the kernel may have dropped the pages it failed to write. So it is after bytes that cannot be
+read back, or are others than were written: the library swallows errors while it loads a snapshot (H2), and goes on.
 
 Truncation is provisional (hazard H3): the library cuts the tail on every append message, conflict or not, and entries
 cut there may have been acknowledged. So a cut tail waits until the message ends: equal entries coming again take
 their old place without a write, and only a different one makes the cut real.
 
-File format: `records`, `segments`. Reading back: `replay`.
+File format: `records`, `segments`. Reading back: `replay` at start, `entries` while running.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, overload
 
+from cluster.entries import Entries
 from cluster.options import MIB
 from cluster.records import ENTRY, HARD, RESET, TRUNCATE
 from cluster.replay import JournalGuards, join_snapshot, replay
@@ -64,34 +66,38 @@ class Journal:
         identity: bytes,
         segment_bytes: int = 64 * MIB,
         retain_bytes: int = 16 * MIB,
+        memory_bytes: int = 8 * MIB,
         snapshot: tuple[Entry, Entry] | None = None,
         guards: JournalGuards | None = None,
     ) -> None:
-        """Open or create. `snapshot` is (prev, last) of the newest snapshot, durable before this call."""
+        """Open or create. `snapshot` is (prev, last) of the newest snapshot, durable before this call.
+
+        Of the entries no more than `memory_bytes` stay in memory once they are durable.
+        """
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._retain_bytes = retain_bytes
         self._guards = guards or JournalGuards()
-        self._log: list[Entry] = []
+        self._memory_bytes = memory_bytes
         self._bytes = 0
         self._hard: HardState = (0, None)
         self._hard_dirty = False
         self._pending: list[Pending] = []
-        # What deleteEntriesFrom or clear took away in this message, and where it starts in the log.
-        self._cut: list[Entry] | None = None
-        self._cut_first = 0
+        # What deleteEntriesFrom or clear took away in this message.
+        self._cut: Entries | None = None
         self._cleared = False
         self._drop_wanted = False
-        self._failure: JournalFailed | None = None
+        self._failure: JournalError | None = None
         self.on_add: Callable[[int, bytes], None] | None = None
         self.on_truncate: Callable[[int], None] | None = None
         self._writer = SegmentWriter(disk, directory, identity, fsync=self._guards.fsync)
+        self._log = Entries(self._writer, memory_bytes)
         with self._stops_on_error("open"):
             self._open(disk, identity, snapshot)
 
     def _open(self, disk: Disk, identity: bytes, snapshot: tuple[Entry, Entry] | None) -> None:
         disk.make_directory(self._directory)
-        state = replay(disk, self._directory, identity, snapshot, self._writer, self._guards)
+        state = replay(disk, self._directory, identity, snapshot, self._writer, self._guards, self._memory_bytes)
         self._hard = state.hard
         self._writer.closed = state.closed
         joined = self._join(state.entries, snapshot)
@@ -101,12 +107,12 @@ class Journal:
             for entry in snapshot:
                 self._append(entry)
         else:
-            self._log = joined or []
-            self._bytes = sum(len(entry[0]) for entry in self._log)
+            self._log = state.entries if joined is None else joined
+            self._bytes = self._log.bytes_between(0)
         self._drop_wanted = True
         self.sync()
 
-    def _join(self, entries: list[Entry], snapshot: tuple[Entry, Entry] | None) -> list[Entry] | None:
+    def _join(self, entries: Entries, snapshot: tuple[Entry, Entry] | None) -> Entries | None:
         if snapshot is not None and not self._guards.align_snapshot:
             return entries
         try:
@@ -125,7 +131,22 @@ class Journal:
     def __getitem__(self, item: slice) -> list[Entry]: ...
 
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
-        return self._log[item]
+        self._check()
+        with self._stops_on_error("read"):
+            return self._log[item]
+
+    def __iter__(self) -> Iterator[Entry]:
+        with self._stops_on_error("read"):
+            yield from self._log
+
+    def within(self, start: int, count: int | None, budget: int) -> list[Entry]:
+        """Entries from this position on: at most `count`, of `budget` bytes, or a single larger one."""
+        with self._stops_on_error("read"):
+            return self._log.within(start, count, budget)
+
+    def outlines(self, start: int, count: int) -> list[Entry]:
+        """The same for those who only look at index and term: the commands are left out and nothing is read."""
+        return self._log.outlines(start, count)
 
     def __len__(self) -> int:
         return len(self._log)
@@ -143,39 +164,45 @@ class Journal:
     @property
     def first_index(self) -> int:
         """0 while the log is empty, like `last_index` and `last_term`."""
-        return self._log[0][1] if self._log else 0
+        return self._log.first if self._log else 0
 
     @property
     def last_index(self) -> int:
-        return self._log[-1][1] if self._log else 0
+        return self._log.last
 
     @property
     def last_term(self) -> int:
-        return self._log[-1][2] if self._log else 0
+        return self._log.last_term
 
     def term_at(self, index: int) -> int | None:
         position = index - self.first_index
-        return self._log[position][2] if 0 <= position < len(self._log) else None
+        return self._log.term(position) if 0 <= position < len(self._log) else None
 
     @property
     def log_bytes(self) -> int:
-        """The bytes of all commands held, a provisionally cut tail included."""
+        """The bytes of all commands, a provisionally cut tail included."""
         return self._bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the commands that are in memory."""
+        return self._log.held_bytes
 
     # --- entries ----------------------------------------------------------------------------------------------
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         entry = (command, idx, term)
-        if self._cut is not None and self._take_back(self._cut, entry):
-            return
+        if self._cut is not None:
+            with self._stops_on_error("read"):
+                if self._take_back(self._cut, entry):
+                    return
         self._append(entry)
 
     def _append(self, entry: Entry) -> None:
         log = self._log
-        if log and entry[1] != log[-1][1] + 1:
-            raise JournalMisuse(f"entry {entry[1]} added behind entry {log[-1][1]}")
+        if log and entry[1] != log.last + 1:
+            raise JournalMisuse(f"entry {entry[1]} added behind entry {log.last}")
         log.append(entry)
         self._bytes += len(entry[0])
         self._pending.append((ENTRY, entry[1], entry[2], entry[0]))
@@ -185,17 +212,17 @@ class Journal:
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 (the library's names)
         """Cut the tail from this position on, until the end of the message or a conflict decides about it."""
         self._check()
-        gone = self._log[entryFrom:]
+        gone = self._log.cut(entryFrom)
         if not gone:
             return
-        del self._log[entryFrom:]
-        if self._cut is None:
-            self._cut, self._cut_first = gone, gone[0][1]
-        elif gone[0][1] < self._cut_first:
-            self._cut = gone[: self._cut_first - gone[0][1]] + self._cut
-            self._cut_first = gone[0][1]
-        if not self._guards.soft_truncation:
-            self._make_cut_real(self._cut, gone[0][1])
+        first, before = gone.first, self._cut
+        if before is not None and first < before.first:
+            gone.cut(before.first - first)
+            gone.extend(before, 0)
+        if before is None or first < before.first:
+            self._cut = gone
+        if not self._guards.soft_truncation and self._cut is not None:
+            self._make_cut_real(self._cut, first)
 
     def clear(self) -> None:
         """Forget every entry; what then comes again as it was, and what followed it, stays.
@@ -222,18 +249,18 @@ class Journal:
             self._reset(cut)
             return
         self._cut, self._cleared = None, False
-        back = self._log[-1][1] + 1 - self._cut_first if self._log else 0
-        self._log.extend(cut[back:])
+        self._log.extend(cut, self._log.last + 1 - cut.first if self._log else 0)
+        self._log.sweep()
 
-    def _take_back(self, cut: list[Entry], entry: Entry) -> bool:
+    def _take_back(self, cut: Entries, entry: Entry) -> bool:
         """Put an entry that was cut back in its place. If it differs the cut becomes real, and False is returned."""
         index = entry[1]
-        position = index - self._cut_first
+        position = index - cut.first
         if not self._log and self._cleared:
             if not 0 <= position < len(cut) or cut[position] != entry:
                 self._reset(cut)
                 return False
-        elif index != (self._log[-1][1] + 1 if self._log else self._cut_first):
+        elif index != (self._log.last + 1 if self._log else cut.first):
             raise JournalMisuse(f"entry {index} added behind entry {self.last_index}")
         if position == len(cut):
             self._cut, self._cleared = None, False
@@ -243,25 +270,25 @@ class Journal:
             return False
         if not self._log and position:
             # The first entry after clear(): those before it are trimmed, as deleteEntriesTo would.
-            self._bytes -= sum(len(command) for command, _, _ in cut[:position])
+            self._bytes -= cut.bytes_between(0, position)
             self._drop_wanted = True
-        self._log.append(cut[position])
+        self._log.extend(cut, position, position + 1)
         return True
 
-    def _make_cut_real(self, cut: list[Entry], index: int) -> None:
+    def _make_cut_real(self, cut: Entries, index: int) -> None:
         self._cut, self._cleared = None, False
-        self._bytes -= sum(len(command) for command, _, _ in cut[index - self._cut_first :])
+        self._bytes -= cut.bytes_between(index - cut.first)
         self._pending.append((TRUNCATE, index, 0, b""))
         if self.on_truncate is not None:
             self.on_truncate(index)
 
-    def _reset(self, cut: list[Entry]) -> None:
+    def _reset(self, cut: Entries) -> None:
         self._cut, self._cleared = None, False
         self._bytes = 0
         self._pending.append((RESET, 0, 0, b""))
         self._drop_wanted = True
         if self.on_truncate is not None:
-            self.on_truncate(cut[0][1])
+            self.on_truncate(cut.first)
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
         """Let go of the entries before this position, which a durable snapshot covers.
@@ -271,12 +298,12 @@ class Journal:
         self._check()
         kept = 0
         position = min(entryTo, len(self._log))
-        while position > 0 and kept + len(self._log[position - 1][0]) <= self._retain_bytes:
+        while position > 0 and kept + self._log.size(position - 1) <= self._retain_bytes:
             position -= 1
-            kept += len(self._log[position][0])
+            kept += self._log.size(position)
         if position > 0:
-            self._bytes -= sum(len(command) for command, _, _ in self._log[:position])
-            del self._log[:position]
+            self._bytes -= self._log.bytes_between(0, position)
+            self._log.drop(position)
             self._drop_wanted = True
             if not self._pending:
                 with self._stops_on_error("trim"):
@@ -321,13 +348,19 @@ class Journal:
             return
         with self._stops_on_error("sync"):
             if self._pending:
-                self._writer.write(self._pending)
+                self._note_written(self._writer.write(self._pending))
                 self._pending = []
                 self._hard_dirty = False
                 if self._writer.offset >= self._segment_bytes:
                     self._writer.roll(self._hard, self.last_index)
             if self._drop_wanted:
                 self._drop_segments()
+
+    def _note_written(self, offsets: list[int]) -> None:
+        for (kind, index, _, _), offset in zip(self._pending, offsets, strict=True):
+            if kind == ENTRY:
+                self._log.written(index, self._writer.sequence, offset)
+        self._log.sweep()
 
     def _drop_segments(self) -> None:
         # Never while a truncation is unsynced: the old files may still be the only truth.
@@ -348,6 +381,9 @@ class Journal:
     def _stops_on_error(self, doing: str) -> Iterator[None]:
         try:
             yield
+        except JournalCorrupt as error:
+            self._failure = error
+            raise
         except OSError as error:
             self._failure = JournalFailed(
                 f"the log in {self._directory} failed to {doing}: {error}. Nothing written since is durable and this "

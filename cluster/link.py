@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -14,7 +15,7 @@ from typing import Protocol, cast
 from cluster.frames import FrameError, FrameReader, LinkGuards, LinkSession, decode
 from cluster.handshake import Dialer, Established, Handshake, HandshakeRefused
 from cluster.ports import Message
-from cluster.tls import certificate_name, names_node
+from cluster.tls import certificate_name, names_node, tls_refusal
 
 FLUSH_SECONDS = 1.0
 """What a closing link has to send its last bytes in."""
@@ -102,8 +103,11 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(self._handshake, Dialer) and not self.closing:
             # Inbound it is not worth a line: port scanners and health checks do nothing else.
-            reason = exc or "its log says why"
-            self._owner.link_refused(self, "closed", f"the other side ended the hand-shake: {reason}")
+            if isinstance(exc, ssl.SSLError):  # of TLS 1.3 the last word comes after its hand-shake
+                self._owner.link_refused(self, *tls_refusal(exc))
+            else:
+                reason = exc or "its log says why"
+                self._owner.link_refused(self, "closed", f"the other side ended the hand-shake: {reason}")
         self.closing = True
         self._settle(success=False)
         if self._timer is not None:
@@ -174,7 +178,7 @@ class Link(asyncio.Protocol):
             return
         if not names_node(self._transport.get_extra_info("peercert"), node_id, cluster_id):
             raise HandshakeRefused(
-                "bad_proof",
+                "tls_certificate",
                 f"the certificate at {self.address} is not that of node {node_id!r}: issue it one with the DNS name "
                 f"{certificate_name(node_id, cluster_id)}",
             )

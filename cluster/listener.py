@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 HALF_OPEN = 64
@@ -17,7 +17,7 @@ BACKLOG = 128
 PAUSE_SECONDS = 0.1
 """Between two tries to accept when the process has no descriptors left."""
 
-_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class TransportError(Exception):
@@ -57,7 +57,7 @@ class Listener:
             found = await self._loop.getaddrinfo(
                 self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            sockets = _bind_all([(family, where) for family, _, _, _, where in found])
+            sockets = bind_all([(family, where) for family, _, _, _, where in found])
         except OSError as error:
             raise TransportError(f"cannot listen for peers on {self._address}: {_advice(error)}") from error
         host, port = sockets[0].getsockname()[:2]
@@ -84,7 +84,7 @@ class Listener:
             listening.close()
 
     async def _shortage(self, error: OSError) -> None:
-        if error.errno in _SHORTAGE:
+        if error.errno in SHORTAGE:
             self._complain(self._address, "shortage", f"cannot accept peers: {error}; raise the limit (ulimit -n)")
             await asyncio.sleep(PAUSE_SECONDS)
         elif error.errno == errno.EBADF:
@@ -106,14 +106,14 @@ class Listener:
         task.add_done_callback(lambda done: connection.close() if done.cancelled() else None)
 
 
-def _bind_all(places: list[tuple[int, Any]]) -> list[socket.socket]:
+def bind_all(places: Iterable[tuple[int, Any]], backlog: int = BACKLOG) -> list[socket.socket]:
     """One socket an address of the host. A family this host has not is skipped, if another is bound."""
     sockets: list[socket.socket] = []
     skipped: OSError | None = None
     try:
         for family, where in dict.fromkeys(places):
             try:
-                sockets.append(_bind(family, where))
+                sockets.append(_bind(family, where, backlog))
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
@@ -127,7 +127,7 @@ def _bind_all(places: list[tuple[int, Any]]) -> list[socket.socket]:
     return sockets
 
 
-def _bind(family: int, where: Any) -> socket.socket:
+def _bind(family: int, where: Any, backlog: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.settimeout(0)
@@ -135,7 +135,7 @@ def _bind(family: int, where: Any) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(where)
-        listening.listen(BACKLOG)
+        listening.listen(backlog)
     except OSError:
         listening.close()
         raise

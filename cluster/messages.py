@@ -57,8 +57,26 @@ def blob(limit: int) -> Check:
     return lambda value: type(value) is bytes and len(value) <= limit
 
 
+_lane_name = text(512)
+
+
 def blobs(value: object) -> bool:
     return isinstance(value, (tuple, list)) and len(value) <= MAX_ITEMS and set(map(type, value)) <= {bytes}
+
+
+def forwarded(value: object) -> bool:
+    """(name of the lane, whether it is in the background, cost, commands) each: what enters the log together."""
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_ITEMS:
+        return False
+    items = 0
+    for part in value:
+        if not isinstance(part, (tuple, list)) or len(part) != 4:
+            return False
+        name, background, cost, commands = part
+        if not (_lane_name(name) and flag(background) and natural(cost) and blobs(commands) and commands):
+            return False
+        items += 1 + len(commands)
+    return items <= 2 * MAX_ITEMS
 
 
 def entries(value: object) -> bool:
@@ -140,7 +158,7 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
     "echo": (Row({"term": natural, "echo": seconds}),),
     "read_index": (Row({"nonce": natural}),),
     "read_index_reply": (Row({"nonce": natural, "index": natural_or_none, "term": natural}),),
-    "forward": (Row({**_FORWARD, "commands": blobs}),),
+    "forward": (Row({**_FORWARD, "parts": forwarded}),),
     "forward_reply": (
         Row({**_FORWARD, "term": natural, "index": natural, "offset": natural}),
         Row({**_FORWARD, "refused": text(64)}, {"term": natural}),

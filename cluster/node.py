@@ -23,6 +23,7 @@ from cluster.filters import Filters
 from cluster.guards import ALL_ON, Guards
 from cluster.inbox import Inbox
 from cluster.journal import JournalError
+from cluster.lanes import FRONT, Lane
 from cluster.leadership import Leadership
 from cluster.membership import PAYLOAD_KIND as MEMBERSHIP_KIND
 from cluster.options import ClusterOptions
@@ -165,12 +166,12 @@ class ClusterNode:
 
     # --- what users of the cluster call ----------------------------------------------------------------------
 
-    def propose(self, command: bytes, timeout: float, done: Done) -> None:
+    def propose(self, command: bytes, timeout: float, done: Done, lane: Lane = FRONT, cost: int = 1) -> None:
         """One command, one outcome, by the deadline. `done` is called on the node's thread."""
         if self.closed or self.dead is not None:
             done(Denied("stopping", "this node is stopping: ask another"))
             return
-        self.proposer.submit(command, timeout, contained(done, self.on_event))
+        self.proposer.submit(command, timeout, contained(done, self.on_event), lane, cost)
         self.kick()
 
     def read_index(self, timeout: float, done: ReadDone) -> None:

@@ -58,6 +58,9 @@ class Limits:
     command_bytes: int = 16 * MIB
     entry_bytes: int = 256 * KIB
     """A batch stops growing here; one command larger than this gets an entry of its own."""
+    entry_cost: int = 128
+    """What applying one entry may cost, in units of a small command: nobody waits for much more than that. One command
+    that costs more is not split."""
     append_bytes: int = 1 * MIB
     """Entries sent in one append message, unless a single entry is larger."""
     apply_bytes: int = 64 * KIB
@@ -73,6 +76,8 @@ class Limits:
     log_entries: int = 200_000
     retain_bytes: int = 16 * MIB
     """Log kept behind a snapshot, so that a follower a little behind needs no snapshot."""
+    log_memory_bytes: int = 8 * MIB
+    """Of the log, the youngest, kept in memory; what is older is read from its file when somebody needs it."""
     snapshot_chunk_bytes: int = 256 * KIB
 
     def check(self) -> None:
@@ -80,6 +85,8 @@ class Limits:
             raise OptionsError("limits.frame_bytes must exceed command_bytes and append_bytes by at least 1 MiB")
         if self.entry_bytes > self.command_bytes:
             raise OptionsError("limits.entry_bytes must not exceed limits.command_bytes")
+        if not 1 <= self.entry_cost <= 1 << 16:
+            raise OptionsError("limits.entry_cost must be between 1 and 65,536")
         if self.link_buffer_bytes < self.frame_bytes:
             raise OptionsError("limits.link_buffer_bytes must be at least limits.frame_bytes")
         if self.retain_bytes > self.log_bytes:

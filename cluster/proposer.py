@@ -1,22 +1,26 @@
 """From commands to entries and back: group commit, forwarding to the leader, deadlines.
 
 Commands that arrive while an entry is being committed wait and leave together in the next one, so batches grow
-with load and latency does not. A follower sends its commands, already batched, to the leader, which answers with
-their place in the log; the results come from the follower's own machine when it applies that place. Every
-proposal ends: committed, denied (it never entered a log) or unknown (it may have).
+with load and latency does not. They wait in lanes (`lanes.py`), and what an entry costs to apply is bounded. A follower
+sends its commands, batched by lane, to the leader, which answers with their place in the log; the results come from the
+follower's own machine when it applies that place. Every proposal ends: committed, denied (it never entered a log) or
+unknown (it may have).
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgpack
 
 from cluster.engine import Engine
 from cluster.guards import Guards
+from cluster.lanes import FRONT, Background, Lane, Lanes, cost_of
 from cluster.leadership import Leadership
 from cluster.options import Limits
 from cluster.ports import Clock, Committed, Denied, Message, Outcome, Unknown
@@ -25,7 +29,7 @@ PAYLOAD_KIND = b"b"
 MAX_IN_FLIGHT = 2
 """Entries of this leader on their way at once: one travels while the next one gathers."""
 MAX_FORWARDS = 4
-_MAX_BATCH_COMMANDS = 20_000
+"""Parts of one lane on their way to the leader at once."""
 
 Done = Callable[[Outcome], None]
 
@@ -36,6 +40,18 @@ class _Proposal:
     deadline: float
     done: Done | None
     """None once it has ended: its deadline came while it was on its way."""
+    lane: Lane = FRONT
+    cost: int = 1
+
+    count = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.command)
+
+    @property
+    def over(self) -> bool:
+        return self.done is None
 
     def end(self, outcome: Outcome) -> None:
         done, self.done = self.done, None
@@ -45,12 +61,21 @@ class _Proposal:
 
 @dataclass(slots=True)
 class _Forwarded:
-    """Commands that another node sent here to be proposed."""
+    """Commands of one lane that another node sent here to be proposed: together, in one entry."""
 
     peer: str
     sequence: int
     incarnation: int
+    lane: Lane
+    cost: int
     commands: Sequence[bytes]
+    size: int
+
+    over = False
+
+    @property
+    def count(self) -> int:
+        return len(self.commands)
 
 
 @dataclass(slots=True)
@@ -64,9 +89,10 @@ class _Place:
 
 @dataclass(slots=True)
 class _Forward:
-    """A batch sent to the leader that has not been told its place yet."""
+    """A part of one lane that was sent to the leader and has not been told its place yet."""
 
     leader: str
+    lane: Lane
     proposals: list[_Proposal]
 
 
@@ -91,30 +117,33 @@ class Proposer:
         self._guards = guards
         self._stamp = stamp
         self._send = send
-        self._queue: deque[_Proposal] = deque()
-        self._from_peers: deque[_Forwarded] = deque()
-        self._queued_bytes = 0
-        self._queued_commands = 0
+        self._lanes: Lanes[_Proposal | _Forwarded] = Lanes(limits)
+        self._has_parts = False
+        """Parts from other nodes were taken in since this node began to lead."""
         self._places: dict[int, list[_Place]] = {}
         self._forwards: dict[int, _Forward] = {}
+        self._unanswered: Counter[Lane] = Counter()
+        """How many of `_forwards` each lane has."""
         self._sequence = 0
         self._own_entries: deque[int] = deque()
         self._waiting_peers: set[int] = set()
+        self._background = Background(clock)
         self.paused = False
         """A leader that hands over takes nothing new into its log."""
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    def submit(self, command: bytes, timeout: float, done: Done) -> None:
+    def submit(self, command: bytes, timeout: float, done: Done, lane: Lane = FRONT, cost: int = 1) -> None:
+        """`cost`: about how many times as long as a small command it takes to be applied."""
         if len(command) > self._limits.command_bytes:
             done(
                 Denied("too_large", f"a command of {len(command)} bytes exceeds {self._limits.command_bytes}: split it")
             )
-        elif not self._has_room(1, len(command)):
+        elif not self._lanes.has_room(lane, 1, len(command)):
             done(Denied("overloaded", "too much is waiting to be committed: try again later"))
         else:
-            self._queue.append(_Proposal(command, self._clock.now() + timeout, done))
-            self._count(1, len(command))
+            deadline = self._clock.now() + timeout
+            self._lanes.add(_Proposal(command, deadline, done, lane, cost_of(len(command), cost)))
 
     def append_alone(self, payload: bytes, timeout: float, done: Done) -> None:
         """An entry that is not a batch of commands, such as a new configuration. Leader only."""
@@ -126,32 +155,21 @@ class Proposer:
         self._places.setdefault(index, []).append(_Place(self._engine.term, 0, [proposal]))
 
     def on_forward(self, peer: str, message: Message) -> None:
-        commands = message["commands"]
-        size = sum(map(len, commands))
-        refused = None
-        if not self._engine.is_leader or self.paused:
-            # Handing over is soon not leading: the sender keeps it for the next leader.
-            refused = "not_leader"
-        elif not self._has_room(len(commands), size):
-            refused = "overloaded"
-        if refused is not None:
-            self._reply(peer, message["sequence"], message["incarnation"], refused=refused)
-            return
-        self._from_peers.append(_Forwarded(peer, message["sequence"], message["incarnation"], commands))
-        self._count(len(commands), size)
+        """Its parts have sequence numbers from the message's on, and each is answered for itself."""
+        incarnation = message["incarnation"]
+        for sequence, (name, background, cost, commands) in enumerate(message["parts"], message["sequence"]):
+            lane, size = Lane(name, background), sum(map(len, commands))
+            if not self._engine.is_leader or self.paused:
+                # Handing over is soon not leading: the sender keeps it for the next leader.
+                self._reply(peer, sequence, incarnation, refused="not_leader")
+            elif not self._lanes.has_room(lane, len(commands), size):
+                self._reply(peer, sequence, incarnation, refused="overloaded")
+            else:
+                self._has_parts = True
+                self._lanes.add(_Forwarded(peer, sequence, incarnation, lane, cost_of(size, cost), commands, size))
 
     def _reply(self, peer: str, sequence: int, incarnation: int, **fields: Any) -> None:
         self._send(peer, {"type": "forward_reply", "sequence": sequence, "incarnation": incarnation, **fields})
-
-    def _has_room(self, commands: int, size: int) -> bool:
-        return (
-            self._queued_commands + commands <= self._limits.queue_commands
-            and self._queued_bytes + size <= self._limits.queue_bytes
-        )
-
-    def _count(self, commands: int, size: int) -> None:
-        self._queued_commands += commands
-        self._queued_bytes += size
 
     # --- onwards -----------------------------------------------------------------------------------------
 
@@ -169,23 +187,15 @@ class Proposer:
         applied = self._engine.applied_index
         while self._own_entries and self._own_entries[0] <= applied:
             self._own_entries.popleft()
-        while (self._queue or self._from_peers) and len(self._own_entries) < MAX_IN_FLIGHT:
-            if not self._append_one():
-                return
+        while len(self._own_entries) < MAX_IN_FLIGHT and self._append_one():
+            pass
 
     def _append_one(self) -> bool:
-        commands: list[bytes] = []
-        forwarded: list[tuple[_Forwarded, int]] = []
-        room = self._limits.entry_bytes
-        while self._from_peers and room > 0:
-            batch = self._from_peers.popleft()
-            forwarded.append((batch, len(commands)))
-            commands.extend(batch.commands)
-            size = sum(map(len, batch.commands))
-            room -= size
-            self._count(-len(batch.commands), -size)
+        batch = self._next_batch()
+        parts = [item for item in batch if isinstance(item, _Forwarded)]
+        proposals = [item for item in batch if isinstance(item, _Proposal)]
+        commands = [command for part in parts for command in part.commands]
         offset = len(commands)
-        proposals = self._take(room, first=not commands)
         commands.extend(proposal.command for proposal in proposals)
         if not commands:
             return False
@@ -196,57 +206,77 @@ class Proposer:
             return False
         term = self._engine.term
         self._own_entries.append(index)
+        self._background.appended(index, {item.lane.background for item in batch})
         self._places.setdefault(index, []).append(_Place(term, offset, proposals))
-        for batch, at in forwarded:
+        offset = 0
+        for part in parts:
             self._waiting_peers.add(index)
-            self._reply(batch.peer, batch.sequence, batch.incarnation, term=term, index=index, offset=at)
+            self._reply(part.peer, part.sequence, part.incarnation, term=term, index=index, offset=offset)
+            offset += part.count
         return True
 
-    def _take(self, room: int, *, first: bool) -> list[_Proposal]:
-        """Queued proposals of this node that fit into `room`, at least one if it is the `first` of a batch."""
-        taken: list[_Proposal] = []
-        while self._queue and len(taken) < _MAX_BATCH_COMMANDS:
-            size = len(self._queue[0].command)
-            if size > room and (taken or not first):
-                break
-            proposal = self._queue.popleft()
-            room -= size
-            self._count(-1, -size)
-            if proposal.done is not None:
-                taken.append(proposal)
-        return taken
+    def _next_batch(self) -> list[_Proposal | _Forwarded]:
+        """What is in the background first, if it may go: whatever else waits, it gets a share of that entry."""
+        room, cost = self._limits.entry_bytes, self._limits.entry_cost
+        batch: list[_Proposal | _Forwarded] = []
+        if self._lanes.ready(background=True) and self._background.may_go():
+            batch = self._lanes.take(room, -(-cost // 2), background=True, first=True)
+            room -= sum(item.size for item in batch)
+            cost = max(cost - sum(item.cost for item in batch), -(-cost // 2))
+        return batch + self._lanes.take(room, cost, background=False, first=not batch)
 
     def _refuse_peers(self) -> None:
-        while self._from_peers:
-            batch = self._from_peers.popleft()
-            self._count(-len(batch.commands), -sum(map(len, batch.commands)))
-            self._reply(batch.peer, batch.sequence, batch.incarnation, refused="not_leader")
+        if self._has_parts:
+            self._has_parts = False
+            for item in self._lanes.withdraw(lambda item: isinstance(item, _Forwarded)):
+                if isinstance(item, _Forwarded):
+                    self._reply(item.peer, item.sequence, item.incarnation, refused="not_leader")
 
     def _forward_batches(self) -> None:
         leader = self._engine.leader if self._engine.is_linked(self._engine.leader) else None
-        while leader is not None and self._queue and len(self._forwards) < MAX_FORWARDS:
-            proposals = self._take(self._limits.entry_bytes, first=True)
-            if not proposals:
-                return
-            self._sequence += 1
-            sent = self._send(
-                leader,
-                {
-                    "type": "forward",
-                    "sequence": self._sequence,
-                    "incarnation": self._incarnation,
-                    "commands": [proposal.command for proposal in proposals],
-                },
-            )
-            if not sent:
-                self._requeue(proposals)
-                return
-            self._forwards[self._sequence] = _Forward(leader, proposals)
+        room, cost = self._limits.entry_bytes, self._limits.entry_cost
+        for background in (False, True):
+            while leader is not None:
+                taken = self._lanes.take(room, cost, background=background, first=True)
+                proposals = [item for item in taken if isinstance(item, _Proposal)]
+                if not proposals:
+                    break
+                if not self._forward(leader, proposals):
+                    self._requeue(proposals)
+                    return
+
+    def _forward(self, leader: str, proposals: list[_Proposal]) -> bool:
+        lane_of = attrgetter("lane")
+        parts = [(lane, list(own)) for lane, own in groupby(sorted(proposals, key=lane_of), key=lane_of)]
+        told = [
+            (lane.name, lane.background, sum(each.cost for each in own), [each.command for each in own])
+            for lane, own in parts
+        ]
+        first = self._sequence + 1
+        if not self._send(
+            leader, {"type": "forward", "sequence": first, "incarnation": self._incarnation, "parts": told}
+        ):
+            return False
+        self._sequence += len(parts)
+        for sequence, (lane, own) in enumerate(parts, first):
+            self._forwards[sequence] = _Forward(leader, lane, own)
+            self._unanswered[lane] += 1
+            if self._unanswered[lane] >= MAX_FORWARDS:
+                self._lanes.hold(lane)
+        return True
+
+    def _answered(self, sequence: int) -> list[_Proposal]:
+        """What was sent as that part; it is on its way no longer."""
+        forward = self._forwards.pop(sequence)
+        self._unanswered[forward.lane] -= 1
+        if not self._unanswered[forward.lane]:
+            del self._unanswered[forward.lane]
+        self._lanes.let_go(forward.lane)
+        return forward.proposals
 
     def _requeue(self, proposals: list[_Proposal]) -> None:
         for proposal in reversed(proposals):
-            self._queue.appendleft(proposal)
-            self._count(1, len(proposal.command))
+            self._lanes.put_back(proposal)
 
     # --- back ----------------------------------------------------------------------------------------------
 
@@ -256,7 +286,7 @@ class Proposer:
         forward = self._forwards.get(message["sequence"])
         if forward is None or forward.leader != peer:
             return
-        del self._forwards[message["sequence"]]
+        self._answered(message["sequence"])
         refused = message.get("refused")
         if refused == "not_leader":
             self._requeue([proposal for proposal in forward.proposals if proposal.done is not None])
@@ -275,9 +305,11 @@ class Proposer:
             if place.term == term:
                 for proposal, result in zip(place.proposals, results[place.offset :], strict=False):
                     proposal.end(Committed(index, now_ms, result))
+                _end_unknown(place.proposals, "misplaced", "the leader told a place that is not in the entry")
             else:
                 for proposal in place.proposals:
                     proposal.end(Denied("replaced", "a new leader overwrote the entry: try again"))
+        self._background.applied(index)
         waiting = index in self._waiting_peers
         self._waiting_peers.discard(index)
         return waiting
@@ -294,45 +326,40 @@ class Proposer:
         """Batches that the old leader never placed may or may not be in its log. The new one may have some already."""
         lost = [sequence for sequence, forward in self._forwards.items() if forward.leader != self._engine.leader]
         for sequence in lost:
-            proposals = self._forwards.pop(sequence).proposals
-            _end_unknown(proposals, "leader_changed", "the leader changed before it answered")
+            _end_unknown(self._answered(sequence), "leader_changed", "the leader changed before it answered")
         self._waiting_peers.clear()
         self._own_entries.clear()
+        self._background.reset()
 
     def unlinked(self, peer: str) -> None:
         lost = [sequence for sequence, forward in self._forwards.items() if forward.leader == peer]
         for sequence in lost:
-            proposals = self._forwards.pop(sequence).proposals
-            _end_unknown(proposals, "link_lost", "the link to the leader broke before it answered")
+            _end_unknown(self._answered(sequence), "link_lost", "the link to the leader broke before it answered")
 
     def expire(self) -> None:
         """End what is past its deadline: denied if it never left this queue, unknown otherwise."""
         now = self._clock.now()
         if not self._guards.proposal_deadline:
             return
-        # Whoever is told may propose again at once, so the queue is looked at as it is now.
-        for proposal in list(self._queue):
-            if proposal.done is not None and proposal.deadline <= now:
-                proposal.end(Denied("no_leader", "no leader took the command in time: try again"))
+        # Whoever is told may propose again at once.
+        for item in self._lanes:
+            if isinstance(item, _Proposal) and item.deadline <= now:
+                item.end(Denied("no_leader", "no leader took the command in time: try again"))
         sent = [forward.proposals for forward in self._forwards.values()]
         sent += [place.proposals for places in self._places.values() for place in places]
         for proposals in sent:
             late = [proposal for proposal in proposals if proposal.deadline <= now]
             _end_unknown(late, "deadline", "the deadline passed before a majority answered")
         # An answer that never came must not count as one on its way, or nothing more would be forwarded.
-        self._forwards = {
-            sequence: forward
-            for sequence, forward in self._forwards.items()
-            if any(proposal.done is not None for proposal in forward.proposals)
-        }
-        while self._queue and self._queue[0].done is None:
-            self._count(-1, -len(self._queue.popleft().command))
+        for sequence, forward in list(self._forwards.items()):
+            if all(proposal.over for proposal in forward.proposals):
+                self._answered(sequence)
+        self._lanes.drop_over()
 
     def close(self) -> None:
-        for proposal in self._queue:
-            proposal.end(Denied("stopping", "this node is stopping: ask another"))
-        self._queue.clear()
-        self._queued_bytes = self._queued_commands = 0
+        for item in self._lanes.withdraw(lambda _: True):
+            if isinstance(item, _Proposal):
+                item.end(Denied("stopping", "this node is stopping: ask another"))
         for places in self._places.values():
             for place in places:
                 _end_unknown(place.proposals, "stopping", "this node stopped before the result was known")
@@ -343,11 +370,11 @@ class Proposer:
 
     @property
     def queued_commands(self) -> int:
-        return self._queued_commands
+        return self._lanes.commands
 
     @property
     def in_flight(self) -> bool:
-        return bool(self._places or self._forwards or self._queue or self._from_peers)
+        return bool(self._places or self._forwards or self._lanes.commands)
 
 
 def _end_unknown(proposals: Sequence[_Proposal], code: str, message: str) -> None:

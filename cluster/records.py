@@ -62,6 +62,9 @@ class Record:
     index: int
     term: int
     body: bytes
+    """Whoever needs only to know that it is there may leave it out."""
+    size: int
+    """Of the body."""
     end: int
 
 
@@ -87,12 +90,16 @@ def append_record(
         else:
             flags = _OPAQUE
     head = _HEADER.pack(_MAGIC, kind, mask, flags, epoch, batch, index, term, length, crc32(body))
-    padding = _PADDING[length % 8]
     out.append(head)
     out.append(_HEADER_END.pack(crc32(head, seed), _MARK))
     out.append(body)
-    out.append(padding)
-    return HEADER_BYTES + length + len(padding)
+    out.append(_PADDING[length % 8])
+    return record_bytes(length)
+
+
+def record_bytes(size: int) -> int:
+    """How long a record is whose body has `size` bytes."""
+    return HEADER_BYTES + size + len(_PADDING[size % 8])
 
 
 def _mask_for(body: bytes) -> int:
@@ -123,7 +130,7 @@ def read_record(data: bytes, offset: int, seed: int) -> Record | Damage:
         return Damage(offset, "the record body does not match its checksum", torn)
     if mask:
         body = body.translate(_XOR[mask])
-    return Record(kind, epoch, batch, index, term, body, end)
+    return Record(kind, epoch, batch, index, term, body, length, end)
 
 
 def _has_unwritten_sector(data: bytes, start: int, end: int, *, edges_only: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from cluster.entries import Entries
 from cluster.ports import Disk, Entry
 from cluster.records import ENTRY, HARD, RESET, TRUNCATE, Record
 from cluster.segments import (
@@ -43,7 +44,7 @@ class JournalGuards:
 class Replayed:
     """What the files say."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: Entries
     hard: HardState = (0, None)
     closed: list[ClosedSegment] = field(default_factory=list)
 
@@ -55,6 +56,7 @@ def replay(
     snapshot: tuple[Entry, Entry] | None,
     writer: SegmentWriter,
     guards: JournalGuards,
+    memory_bytes: int,
 ) -> Replayed:
     """Read every segment, repair what may be repaired, and leave `writer` behind the last good record."""
     read = [read_segment(disk, directory, number, identity) for number in segment_sequences(disk, directory)]
@@ -69,12 +71,12 @@ def replay(
         if snapshot is not None and guards.detect_hole:
             raise JournalHole(f"{directory} has a snapshot but no log: term and vote are forgotten. {ADVICE}")
         writer.create(1, (0, None))
-        return Replayed()
+        return Replayed(Entries(writer, memory_bytes))
     _check_damage(segments, guards)
-    state = Replayed()
+    state = Replayed(Entries(writer, memory_bytes))
     for segment, hard in read:
         _apply_segment(state, segment, hard)
-        state.closed.append(ClosedSegment(segment.sequence, state.entries[-1][1] if state.entries else 0))
+        state.closed.append(ClosedSegment(segment.sequence, state.entries.last))
     state.closed.pop()
     if not state.entries and snapshot is None and segments[0].sequence > 1 and guards.detect_hole:
         raise JournalHole(f"trimmed log but no snapshot: the files before {segments[0].path} are gone. {ADVICE}")
@@ -132,12 +134,12 @@ def _apply_segment(state: Replayed, segment: ReadSegment, hard: HardState) -> No
     for record in segment.records:
         if record.kind == ENTRY:
             entries = state.entries
-            if entries and record.index != entries[-1][1] + 1:
+            if entries and record.index != entries.last + 1:
                 raise JournalHole(
                     f"{segment.path}: entry {record.index} before offset {record.end} follows entry "
-                    f"{entries[-1][1]}: the entries between them are missing. {ADVICE}"
+                    f"{entries.last}: the entries between them are missing. {ADVICE}"
                 )
-            entries.append((record.body, record.index, record.term))
+            entries.append_written(record, segment.sequence)
         elif record.kind == HARD:
             _apply_hard(state, segment, (record.term, decode_vote(record.body)))
         elif record.kind in (TRUNCATE, RESET):
@@ -154,9 +156,9 @@ def _apply_truncation(state: Replayed, segment: ReadSegment, record: Record) -> 
     entries = state.entries
     index = 1 if record.kind == RESET else record.index
     if entries:
-        if index > entries[-1][1] + 1:
+        if index > entries.last + 1:
             raise JournalHole(f"{segment.path}: entries before {index} are missing. {ADVICE}")
-        del entries[max(0, index - entries[0][1]) :]
+        entries.cut(max(0, index - entries.first))
 
 
 def _resume(disk: Disk, directory: str, segments: list[ReadSegment], writer: SegmentWriter) -> None:
@@ -164,31 +166,35 @@ def _resume(disk: Disk, directory: str, segments: list[ReadSegment], writer: Seg
     newest = max((s.records[-1].epoch for s in segments if s.records), default=0)
     # Two openings and a seal may have used epochs since; only growth inside one file matters.
     writer.epoch = newest + len(segments) + 2
-    if len(segments) > 1 and not segments[-2].sealed:
+    if len(segments) > 1:
         before = segments[-2]
         file = disk.open(segment_path(directory, before.sequence))
-        if file.size() > before.end:
-            file.truncate(before.end)
-        writer.seal(file, before.sequence, before.end)
+        if before.sealed:
+            # By a killed process, perhaps in the page cache only: once the last file is in use it must not get lost.
+            writer.sync(file)
+        else:
+            if file.size() > before.end:
+                file.truncate(before.end)
+            writer.seal(file, before.sequence, before.end)
         file.close()
     writer.resume(segments[-1].sequence, segments[-1].end)
     # Names of a killed process may not be durable either.
     disk.sync_directory(directory)
 
 
-def join_snapshot(entries: list[Entry], snapshot: tuple[Entry, Entry] | None, where: str) -> list[Entry] | None:
+def join_snapshot(entries: Entries, snapshot: tuple[Entry, Entry] | None, where: str) -> Entries | None:
     """The log as it continues the snapshot `(prev, last)`; None if none of it does and the snapshot replaces it."""
+    first = entries.first
     if snapshot is None:
-        if entries and entries[0][1] > 1:
+        if entries and first > 1:
             raise JournalHole(
-                f"trimmed log but no snapshot: {where} starts at entry {entries[0][1]} and the snapshot before it is "
+                f"trimmed log but no snapshot: {where} starts at entry {first} and the snapshot before it is "
                 f"missing. {ADVICE}"
             )
         return entries
     prev, last = snapshot
-    if not entries or entries[-1][1] < last[1]:
+    if entries.last < last[1]:
         return None
-    first = entries[0][1]
     if first > last[1] + 1:
         raise JournalHole(
             f"{where} starts at entry {first} but the snapshot ends at {last[1]}: "
@@ -198,9 +204,14 @@ def join_snapshot(entries: list[Entry], snapshot: tuple[Entry, Entry] | None, wh
         position = kept[1] - first
         if position < 0 or entries[position] == kept:
             continue
-        if entries[position][2] != kept[2] and kept is last:
+        if entries.term(position) != kept[2] and kept is last:
             return None
         raise JournalCorrupt(
-            f"{where}: entry {kept[1]} of term {entries[position][2]} is not the one the snapshot has. {ADVICE}"
+            f"{where}: entry {kept[1]} of term {entries.term(position)} is not the one the snapshot has. {ADVICE}"
         )
-    return [prev, last, *entries[last[1] - first + 1 :]]
+    behind = entries.cut(last[1] - first + 1)
+    entries.cut(0)
+    for kept in snapshot:
+        entries.append(kept)
+    entries.extend(behind, 0)
+    return entries

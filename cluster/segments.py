@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
 from cluster.ports import Disk, File
 from cluster.records import (
+    ENTRY,
     HARD,
     SEAL,
     SECTOR,
@@ -115,7 +116,7 @@ def segment_opening(identity: bytes, sequence: int, epoch: int, hard: HardState)
 
 @dataclass(slots=True)
 class ReadSegment:
-    """What one file holds: its records up to the end or to the first damage."""
+    """What one file holds: its records up to the end or to the first damage, those of entries without their bodies."""
 
     sequence: int
     path: str
@@ -203,7 +204,7 @@ def _read_records(segment: ReadSegment, data: bytes, previous: Record, seed: int
         if isinstance(record, Damage):
             segment.damage, segment.later = record, later_batch(data, offset, seed)
             return
-        segment.records.append(record)
+        segment.records.append(replace(record, body=b"") if record.kind == ENTRY else record)
         previous, offset = record, record.end
         segment.end = offset
 
@@ -243,7 +244,7 @@ class SegmentWriter:
         file = self._disk.create(segment_path(self._directory, sequence))
         opening = segment_opening(self._identity, sequence, self.epoch, hard)
         file.pwrite(opening, 0)
-        self._sync(file)
+        self.sync(file)
         self._disk.sync_directory(self._directory)
         self._use(file, sequence, len(opening))
         self.epoch += 1
@@ -256,7 +257,7 @@ class SegmentWriter:
         file = self._disk.open(segment_path(self._directory, sequence))
         if file.size() > offset:
             file.truncate(offset)
-        self._sync(file)
+        self.sync(file)
         self._use(file, sequence, offset)
 
     def _use(self, file: File, sequence: int, offset: int) -> None:
@@ -264,23 +265,37 @@ class SegmentWriter:
         self._file, self.sequence, self.offset = file, sequence, offset
         self._seed = record_seed(self._identity, sequence)
 
-    def _sync(self, file: File) -> None:
+    def sync(self, file: File) -> None:
         if self._fsync:
             file.fdatasync()
 
-    def write(self, pending: Iterable[Pending]) -> None:
-        """One batch: one write, one fdatasync. Durable on return."""
+    def write(self, pending: Iterable[Pending]) -> list[int]:
+        """One batch: one write, one fdatasync. Durable on return, which says where each record begins."""
         if self._file is None:
             raise JournalMisuse("the log is closed")
         out: list[bytes] = []
         size = 0
         epoch, batch, seed = self.epoch, self.offset, self._seed
+        offsets: list[int] = []
         for kind, index, term, body in pending:
+            offsets.append(batch + size)
             size += append_record(out, kind, index, term, body, epoch=epoch, batch=batch, seed=seed)
         self._file.pwrite(b"".join(out), batch)
-        self._sync(self._file)
+        self.sync(self._file)
         self.offset = batch + size
         self.epoch = epoch + 1
+        return offsets
+
+    def read(self, sequence: int, offset: int, size: int) -> tuple[bytes, int, str]:
+        """Of this segment or an older one: the bytes, what its checksums start from, its path."""
+        path = segment_path(self._directory, sequence)
+        if sequence == self.sequence and self._file is not None:
+            return self._file.pread(size, offset), self._seed, path
+        file = self._disk.open(path)
+        try:
+            return file.pread(size, offset), record_seed(self._identity, sequence), path
+        finally:
+            file.close()
 
     def roll(self, hard: HardState, last_index: int) -> None:
         """Start the next segment, then seal this one."""
@@ -297,7 +312,7 @@ class SegmentWriter:
         seed = record_seed(self._identity, sequence)
         append_record(out, SEAL, 0, 0, b"", epoch=self.epoch, batch=offset, seed=seed)
         file.pwrite(b"".join(out), offset)
-        self._sync(file)
+        self.sync(file)
         self.epoch += 1
 
     def drop_before(self, first_index: int) -> None:

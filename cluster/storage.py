@@ -51,10 +51,11 @@ def open_storage(
         identity=f"{options.cluster_id}/{options.node_id}".encode(),
         segment_bytes=limits.segment_bytes,
         retain_bytes=limits.retain_bytes,
+        memory_bytes=limits.log_memory_bytes,
         snapshot=None if latest is None else (latest.prev, latest.last),
         guards=guards.journal,
     )
-    for command, index, _term in journal[0:]:
+    for command, index, _term in journal:
         membership.on_add(index, command)
     journal.on_add, journal.on_truncate = membership.on_add, membership.on_truncate
     return Storage(lock, identity, membership, snapshots, journal, latest is not None)

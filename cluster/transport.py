@@ -14,14 +14,16 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
+from cluster.credentials import Credentials
 from cluster.frames import FrameError, LinkGuards, encode
-from cluster.handshake import Acceptor, Credentials, Dialer
+from cluster.handshake import Acceptor, Dialer
 from cluster.link import Link, LinkBounds
 from cluster.listener import Listener, TransportError, split_address
 from cluster.options import Limits, Timing
 from cluster.ports import Message, Random, Receiver
-from cluster.tls import peer_ssl_contexts
+from cluster.tls import peer_ssl_contexts, tls_refusal
 
 __all__ = ["SocketTransport", "TransportError", "peer_ssl_contexts"]
 
@@ -69,6 +71,11 @@ class _Peer:
         self.task: asyncio.Task[None] | None = None
 
 
+def _check_pair(server: ssl.SSLContext | None, client: ssl.SSLContext | None) -> None:
+    if (server is None) != (client is None):
+        raise TransportError("TLS on the peer port needs both contexts: see peer_ssl_contexts")
+
+
 class SocketTransport:
     """Implements `cluster.ports.Transport` on one event loop. All methods are called on its thread.
 
@@ -90,6 +97,7 @@ class SocketTransport:
         *,
         log: logging.Logger,
         random: Random,
+        previous_secret: bytes | None = None,
         joining: bool = False,
         idle_seconds: float | None = None,
         handshake_seconds: float = HANDSHAKE_SECONDS,
@@ -97,13 +105,12 @@ class SocketTransport:
     ) -> None:
         """`joining`: a new node knows no ids; until the first set_peers that names one, whoever proves the secret
         may link. `idle_seconds`: default ten times `timing.election_min`. `guards`: tests only."""
-        if (ssl_server is None) != (ssl_client is None):
-            raise TransportError("TLS on the peer port needs both contexts: see peer_ssl_contexts")
+        _check_pair(ssl_server, ssl_client)
         self._loop = loop
         self._node_id = node_id
         self._removed: set[str] = set()
         self._credentials = Credentials(
-            node_id, cluster_id, secret, incarnation, timing, self._allowed, self._removed.__contains__
+            node_id, cluster_id, secret, incarnation, timing, self._allowed, self._removed.__contains__, previous_secret
         )
         self._credentials.check()
         self._limits = limits
@@ -191,6 +198,17 @@ class SocketTransport:
         tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._listener.wait_closed()
+
+    def renew(
+        self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, secret: bytes, previous_secret: bytes | None
+    ) -> None:
+        """For links made from now on: other certificates, another secret. Those that stand are proven and stay."""
+        if (contexts is None) != (self._ssl_server is None):
+            raise TransportError("TLS cannot be switched on or off while the node runs: restart it")
+        renewed = replace(self._credentials, secret=secret, previous_secret=previous_secret)
+        renewed.check()
+        self._credentials = renewed
+        self._ssl_server, self._ssl_client = contexts or (None, None)
 
     # --- for status and tests ---------------------------------------------------------------------------------
 
@@ -282,7 +300,7 @@ class SocketTransport:
             if not peer.unlinked.is_set():
                 continue
             began = self._loop.time()
-            if await self._dial(peer):
+            if await self._dial(peer, failures):
                 await peer.unlinked.wait()
                 failures = 0 if self._loop.time() - began >= STABLE_SECONDS else failures + 1
             else:
@@ -295,9 +313,10 @@ class SocketTransport:
         longest = min(BACKOFF_MAX_SECONDS, BACKOFF_MIN_SECONDS * 2.0 ** min(failures, 16))
         return patience + max(BACKOFF_MIN_SECONDS, longest * (0.5 + self._random.random() / 2))
 
-    async def _dial(self, peer: _Peer) -> bool:
+    async def _dial(self, peer: _Peer, failures: int) -> bool:
         host, port = split_address(peer.address, f"the peer address of {peer.id}")
-        link = Link(self._loop, self, Dialer(self._credentials, peer.id), self._bounds, f"{peer.id} at {peer.address}")
+        dialer = Dialer(self._credentials, peer.id, attempt=failures)
+        link = Link(self._loop, self, dialer, self._bounds, f"{peer.id} at {peer.address}")
         timeout = self._handshake_seconds if self._ssl_client is not None else None
         connecting = self._loop.create_connection(
             lambda: link, host, port, ssl=self._ssl_client, ssl_handshake_timeout=timeout
@@ -323,8 +342,10 @@ class SocketTransport:
             self._complain(link.address, "timeout", f"no hand-shake within {self._handshake_seconds:g} s")
         except OSError as error:
             # Inbound the connection stands already, so only TLS can fail; outbound also the address and the name.
-            kind = "tls" if inbound or isinstance(error, ssl.SSLError) else "unreachable"
-            self._complain(link.address, kind, str(error) or type(error).__name__)
+            if inbound or isinstance(error, ssl.SSLError):
+                self._complain(link.address, *tls_refusal(error))
+            else:
+                self._complain(link.address, "unreachable", str(error) or type(error).__name__)
         finally:
             if not settled and not link.closing:  # a link that closes is still telling why
                 link.abort()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -88,19 +88,30 @@ class BackupParser:
     def __init__(self, where: str) -> None:
         self._parser = SnapshotParser(None, where, magic=BACKUP_MAGIC, advice=_ADVICE)
         self._where = where
+        self._beginning = b""
         self._sum = hashlib.sha256()
         self.size_bytes = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
         self._sum.update(piece)
         self.size_bytes += len(piece)
+        self._look(piece)
         try:
             return self._parser.feed(piece)
         except SnapshotCorrupt as error:
             raise BackupError(str(error)) from None
 
+    def _look(self, piece: bytes) -> None:
+        """Another file, given by mistake, is not called a backup that was damaged."""
+        if len(self._beginning) < len(BACKUP_MAGIC):
+            self._beginning += piece[: len(BACKUP_MAGIC) - len(self._beginning)]
+            if not BACKUP_MAGIC.startswith(self._beginning):
+                raise BackupError(f"{self._where} is no backup: it does not begin as those of holdfast backup do")
+
     def finish(self) -> BackupHeader:
         """Behind the last piece: what the file is."""
+        if not self.size_bytes:
+            raise BackupError(f"{self._where} is no backup: it is empty")
         try:
             meta = self._parser.finish()
             members, taken_ms, version = msgpack.unpackb(meta.config)
@@ -127,8 +138,8 @@ class Backup:
     machine: Machine
 
 
-def read_backup(path: Path) -> Backup:
-    """Checks every byte and reads the state, all of it in memory."""
+def read_backup(path: Path, read: Callable[[int], None] = lambda _: None) -> Backup:
+    """Checks every byte and reads the state, all of it in memory. `read` is told how many bytes there were so far."""
     parser, machine = BackupParser(str(path)), Machine()
     header: list[BackupHeader] = []
 
@@ -136,6 +147,7 @@ def read_backup(path: Path) -> Backup:
         with open(path, "rb") as file:
             while piece := file.read(_READ_BYTES):
                 yield from parser.feed(piece)
+                read(parser.size_bytes)
         header.append(parser.finish())
 
     try:

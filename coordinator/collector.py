@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from cluster.ports import Committed
 from coordinator.leading import PROPOSE_S, TICK_S, LeaderLoop, Sleep
@@ -32,22 +31,22 @@ class Collector(LeaderLoop):
     async def turn(self) -> float:
         if not self._collection.wanted:
             return TICK_S
-        began = time.perf_counter()
+        began = self._service.clock()
         if not self._collection.under_way:
             self._round_began = began
         command = self._collection.step(self._visits)
-        spent_s = time.perf_counter() - began
+        spent_s = self._service.clock() - began
         self._counts.slice_s.observe(spent_s)
         if command is None:
             if not self._collection.under_way:
-                self._counts.round_s.observe(time.perf_counter() - self._round_began)
+                self._counts.round_s.observe(self._service.clock() - self._round_began)
                 return TICK_S
             self._adapt(spent_s)
             return REST * spent_s
         outcome = await self._service.propose("default", command, None, PROPOSE_S)
         self._collection.answered(command, outcome.result if isinstance(outcome, Committed) else None)
         # Most of the log's time is everybody else's.
-        return REST * (time.perf_counter() - began) if self._collection.under_way else TICK_S
+        return REST * (self._service.clock() - began) if self._collection.under_way else TICK_S
 
     def _adapt(self, spent_s: float) -> None:
         """So many visits that a slice takes about SLICE_S on this machine."""

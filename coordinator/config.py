@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,9 +19,21 @@ from typing import Any, Literal, TypeVar, cast
 from cluster.options import ClusterOptions, Limits, OptionsError, Timing
 from cluster.ports import Member
 from coordinator.addresses import AddressError, is_loopback, is_wildcard, split_address
+from coordinator.clientlimits import ClientLimits
+from coordinator.credentials import (
+    TLS_KEYS,
+    ConfigError,
+    TlsFiles,
+    read_previous_secret,
+    read_root_token,
+    read_secret,
+    read_tls,
+)
+
+__all__ = ["ConfigError", "NodeConfig", "TlsFiles", "known_keys", "load_config", "parse_config"]
 
 DEVELOPMENT_SECRET = "holdfast-development-secret"  # noqa: S105 - public on purpose, refused beyond loopback below
-SECRET_BYTES_MIN = 16
+TOKENS = ("off", "required")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -37,6 +48,13 @@ ENVIRONMENT = {
     "HOLDFAST_PEER_ADVERTISE": "peer_advertise",
     "HOLDFAST_SECRET": "secret",
     "HOLDFAST_SECRET_FILE": "secret_file",
+    "HOLDFAST_PREVIOUS_SECRET_FILE": "previous_secret_file",
+    "HOLDFAST_TLS_CERT": "tls.cert",
+    "HOLDFAST_TLS_KEY": "tls.key",
+    "HOLDFAST_TLS_CA": "tls.ca",
+    "HOLDFAST_TLS_CLIENTS": "tls.clients",
+    "HOLDFAST_TOKENS": "tokens",
+    "HOLDFAST_ROOT_TOKEN_FILE": "root_token_file",
     "HOLDFAST_INSECURE": "insecure",
     "HOLDFAST_MEMBERS": "members",
     "HOLDFAST_LOG_LEVEL": "log.level",
@@ -56,19 +74,23 @@ _ROOT: dict[str, type] = {
     "peer_advertise": str,
     "secret": str,
     "secret_file": str,
+    "previous_secret_file": str,
+    "tokens": str,
+    "root_token_file": str,
     "insecure": bool,
     "members": list,
     "timing": dict,
     "limits": dict,
+    "clients": dict,
     "tls": dict,
     "log": dict,
 }
 _REQUIRED = ("node_id", "cluster_id", "data_dir", "http", "peer")
 _MEMBER: dict[str, type] = {"id": str, "peer": str, "http": str}
-_TLS: dict[str, type] = {"cert": str, "key": str, "ca": str}
 _LOG: dict[str, type] = {"level": str, "format": str}
 _TIMING: dict[str, type] = {f.name: float for f in fields(Timing)}
 _LIMITS: dict[str, type] = {f.name: int for f in fields(Limits)}
+_CLIENTS: dict[str, type] = {f.name: type(f.default) for f in fields(ClientLimits)}
 _TYPE_NAMES = {
     str: "text in quotes",
     bool: "true or false",
@@ -78,21 +100,10 @@ _TYPE_NAMES = {
     dict: "a table",
 }
 
+_INSECURE = "say insecure = true (--insecure) if everybody who can reach it may do anything"
+
 Table = dict[str, Any]
-_Settings = TypeVar("_Settings", Timing, Limits)
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot work, in one sentence with the fix."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Where the peers' mutual TLS finds its certificate, private key and the authority both sides must be signed by."""
-
-    cert: Path
-    key: Path
-    ca: Path
+_Settings = TypeVar("_Settings", Timing, Limits, ClientLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +120,14 @@ class NodeConfig:
     secret: bytes = field(repr=False)
     members: tuple[Member, ...] = ()
     grpc: str | None = None
+    previous_secret: bytes | None = field(default=None, repr=False)
+    tokens_required: bool = False
+    root_token: bytes | None = field(default=None, repr=False)
+    """The digest of the first administrator's token."""
     insecure: bool = False
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
+    clients: ClientLimits = field(default_factory=ClientLimits)
     tls: TlsFiles | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -129,14 +145,18 @@ class NodeConfig:
 
 def known_keys() -> list[str]:
     """Every key a file may have, with its table: `node_id`, `members.peer`, `timing.heartbeat`, …"""
-    tables = {"members": _MEMBER, "timing": _TIMING, "limits": _LIMITS, "tls": _TLS, "log": _LOG}
+    tables = {"members": _MEMBER, "timing": _TIMING, "limits": _LIMITS, "tls": TLS_KEYS, "log": _LOG}
+    tables["clients"] = _CLIENTS
     return [f"{key}.{inner}" for key in _ROOT if key in tables for inner in tables[key]] + [
         key for key in _ROOT if key not in tables
     ]
 
 
-def load_config(path: Path, environment: Mapping[str, str] | None = None) -> NodeConfig:
-    """The node described by the file at `path`, whose relative paths start at the file's own directory."""
+def load_config(path: Path, environment: Mapping[str, str] | None = None, *, insecure: bool = False) -> NodeConfig:
+    """The node described by the file at `path`, whose relative paths start at the file's own directory.
+
+    `insecure`: as if the file said so.
+    """
     try:
         root = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -147,6 +167,8 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Nod
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     try:
         _override(root, os.environ if environment is None else environment)
+        if insecure:
+            root["insecure"] = True
         return parse_config(root, path.resolve().parent)
     except (ConfigError, OptionsError, AddressError) as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -169,13 +191,17 @@ def parse_config(root: Table, directory: Path) -> NodeConfig:
         peer=peer,
         http_advertise=_advertised("http", root, members),
         peer_advertise=_advertised("peer", root, members),
-        secret=_secret(root, directory),
+        secret=read_secret(root, directory),
+        previous_secret=read_previous_secret(root, directory),
         members=members,
         grpc=root.get("grpc"),
+        tokens_required=_choice("tokens", root.get("tokens", "off"), TOKENS) == "required",
+        root_token=read_root_token(root, directory),
         insecure=root.get("insecure", False),
         timing=_settings(Timing, _table(root, "timing", _TIMING)),
         limits=_settings(Limits, _table(root, "limits", _LIMITS)),
-        tls=_tls(_table(root, "tls", _TLS), directory),
+        clients=_settings(ClientLimits, _table(root, "clients", _CLIENTS)),
+        tls=read_tls(_table(root, "tls", TLS_KEYS), directory),
         log_level=cast(Any, _choice("log.level", log.get("level", "info"), LOG_LEVELS)),
         log_format=cast(Any, _choice("log.format", log.get("format", "text"), LOG_FORMATS)),
     )
@@ -193,7 +219,8 @@ def _check_table(table: Table, known: Mapping[str, type], prefix: str) -> None:
         wanted = known[key]
         fits = isinstance(value, (int, float)) if wanted is float else isinstance(value, wanted)
         if not fits or (isinstance(value, bool) and wanted is not bool):
-            raise ConfigError(f"{prefix}{key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
+            shown = "" if key == "secret" else f", not {value!r}"  # a secret without quotes is one all the same
+            raise ConfigError(f"{prefix}{key} must be {_TYPE_NAMES[wanted]}{shown}")
         if wanted is str and not value:
             raise ConfigError(f"{prefix}{key} is empty; give it a value or leave the line out")
 
@@ -320,53 +347,12 @@ def _advertised(kind: Literal["http", "peer"], root: Table, members: tuple[Membe
     return cast(str, root[kind])
 
 
-def _secret(root: Table, directory: Path) -> bytes:
-    if "secret" in root and "secret_file" in root:
-        raise ConfigError("secret and secret_file are both given; keep one")
-    if "secret_file" in root:
-        name, secret = "secret_file", _read_secret(directory / root["secret_file"])
-    elif "secret" in root:
-        name, secret = "secret", root["secret"].encode()
-    else:
-        raise ConfigError("secret_file is missing; make one with `openssl rand -hex 32` and copy it to every node")
-    if len(secret) < SECRET_BYTES_MIN:
-        raise ConfigError(
-            f"{name} holds {len(secret)} bytes and needs at least {SECRET_BYTES_MIN}; `openssl rand -hex 32` makes one"
-        )
-    return secret
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        mode = path.stat().st_mode
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"secret_file {path} cannot be read: {error.strerror or error}") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"secret_file {path} can be read by others (mode {stat.S_IMODE(mode):04o}); chmod 600 it")
-    return secret
-
-
-def _tls(table: Table, directory: Path) -> TlsFiles | None:
-    if not table:
-        return None
-    missing = [key for key in _TLS if key not in table]
-    if missing:
-        raise ConfigError(f"tls.{missing[0]} is missing; [tls] needs cert, key and ca together")
-    files = TlsFiles(**{key: directory / table[key] for key in _TLS})
-    for key in _TLS:
-        if not getattr(files, key).is_file():
-            raise ConfigError(f"tls.{key} names {getattr(files, key)}, which is not a file")
-    if stat.S_IMODE(files.key.stat().st_mode) & 0o077:
-        raise ConfigError(f"tls.key {files.key} can be read by others; chmod 600 it")
-    return files
-
-
 # --- relations ------------------------------------------------------------------------------------------------------
 
 
 def _check_relations(config: NodeConfig) -> None:
     config.cluster_options().check()
+    config.clients.check()
     if config.http == config.peer:
         raise ConfigError(f"http and peer are both {config.http!r}; give each its own port")
     if config.grpc is not None:
@@ -387,14 +373,25 @@ def _check_grpc(config: NodeConfig, listen: str) -> None:
 
 
 def _check_exposure(config: NodeConfig) -> None:
-    """Beyond loopback only what is protected, unless the file says `insecure = true` in so many words."""
+    """Beyond loopback only what is protected, unless it is said to be insecure in so many words."""
+    if not is_loopback(split_address("peer", config.peer)[0]):
+        if config.tls is None:
+            raise _exposed("peer", config.peer, "without TLS")
+        if config.secret == DEVELOPMENT_SECRET.encode():
+            told = f"peer {config.peer!r} is open to other hosts with the published development secret"
+            raise ConfigError(f"{told}; make one with `openssl rand -hex 32`")
     for name, listen in (("http", config.http), ("grpc", config.grpc)):
-        if listen is not None and not is_loopback(split_address(name, listen)[0]):
-            told = f"{name} {listen!r} is open to other hosts, and clients are not authenticated yet"
-            raise ConfigError(f"{told}; listen on 127.0.0.1, or write insecure = true if only trusted hosts reach it")
-    published = config.secret == DEVELOPMENT_SECRET.encode()
-    if published and config.tls is None and not is_loopback(split_address("peer", config.peer)[0]):
-        raise ConfigError(
-            f"peer {config.peer!r} is open to other hosts with the published development secret; "
-            "make one with `openssl rand -hex 32`"
-        )
+        if listen is None or is_loopback(split_address(name, listen)[0]):
+            continue
+        if config.tls is None or config.tls.clients == "off":
+            raise _exposed(name, listen, "without TLS")
+        if not config.tokens_required:
+            raise ConfigError(
+                f'{name} {listen!r} is open to other hosts without access tokens; write tokens = "required" '
+                f"(docs/SECURITY.md), listen on 127.0.0.1, or {_INSECURE}"
+            )
+
+
+def _exposed(name: str, listen: str, how: str) -> ConfigError:
+    fix = "make certificates with `holdfast certs` and name them in [tls] (docs/SECURITY.md)"
+    return ConfigError(f"{name} {listen!r} is open to other hosts {how}; {fix}, listen on 127.0.0.1, or {_INSECURE}")

@@ -5,52 +5,72 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 PIECE_BYTES = 1 << 18
 
 
-class EndpointError(Exception):
-    """The node could not be asked, or refused, with `status` and `code`. The message is for a person."""
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A node as it is spoken to: its `host:port` or URL, the TLS of https, and headers every request carries."""
 
-    def __init__(self, message: str, *, status: int | None = None, code: str = "") -> None:
+    address: str
+    tls: ssl.SSLContext | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def base(self) -> str:
+        scheme = "http" if self.tls is None else "https"
+        base = self.address if "://" in self.address else f"{scheme}://{self.address}"
+        if not base.startswith(("http://", "https://")):
+            raise EndpointError(f"{self.address} is not an http address; write host:port")
+        return base.rstrip("/")
+
+
+class EndpointError(Exception):
+    """The node could not be asked, or refused, with `status`, `code` and `outcome`. The message is for a person."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: str = "", outcome: str = "denied") -> None:
         super().__init__(message)
-        self.status = status
-        self.code = code
+        self.status, self.code, self.outcome = status, code, outcome
 
 
 class NoAnswer(EndpointError):
     """Nothing is there, or it did not answer in time."""
 
 
-def call(endpoint: str, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> Any:
-    """The decoded answer of `method` `path` at `endpoint`, a `host:port` or http:// address."""
-    request = urllib.request.Request(  # noqa: S310 - http or https, checked in _base
-        _base(endpoint) + path,
+def call(
+    endpoint: str | Endpoint, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+) -> Any:
+    """The decoded answer of `method` `path` at `endpoint`."""
+    node = _endpoint(endpoint)
+    request = urllib.request.Request(  # noqa: S310 - http or https, checked in Endpoint.base
+        node.base + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", **node.headers},
     )
-    with _asked(endpoint, request, timeout_s) as answer:
+    with _asked(node, request, timeout_s) as answer:
         try:
             return json.load(answer)
         except (OSError, ValueError) as error:
-            raise _no_answer(endpoint, error) from None
+            raise _no_answer(node, error) from None
 
 
-def _base(endpoint: str) -> str:
-    base = endpoint if "://" in endpoint else f"http://{endpoint}"
-    if not base.startswith(("http://", "https://")):
-        raise EndpointError(f"{endpoint} is not an http address; write host:port")
-    return base.rstrip("/")
+def _endpoint(endpoint: str | Endpoint) -> Endpoint:
+    return endpoint if isinstance(endpoint, Endpoint) else Endpoint(endpoint)
 
 
-def _asked(endpoint: str, request: urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
+def _asked(endpoint: Endpoint, request: urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
     # No proxy: the nodes are near, and a proxy variable of the environment would lead away from loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=endpoint.tls)
+    )
     try:
         answer: http.client.HTTPResponse = opener.open(request, timeout=timeout_s)
         return answer
@@ -60,31 +80,48 @@ def _asked(endpoint: str, request: urllib.request.Request, timeout_s: float) -> 
         raise _no_answer(endpoint, error) from None
 
 
-def _no_answer(endpoint: str, error: Exception) -> NoAnswer:
+def _no_answer(endpoint: Endpoint, error: Exception) -> NoAnswer:
     reason = getattr(error, "reason", error)
-    return NoAnswer(f"no answer from {_base(endpoint)}: {reason}; is a node running there?")
+    advice = "is a node running there?"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        reason, advice = reason.verify_message, "say --ca, and reach it by a name that its certificate has"
+    elif isinstance(reason, ssl.SSLError):
+        advice = "does it serve TLS there, and does it want a certificate (--cert, --cert-key)?"
+    elif endpoint.base.startswith("http://") and isinstance(error, http.client.BadStatusLine | ConnectionResetError):
+        advice = "is a node running there, and does it serve TLS (https://, --ca)?"
+    return NoAnswer(f"no answer from {endpoint.base}: {reason}; {advice}")
 
 
 @contextlib.contextmanager
-def download(endpoint: str, path: str, timeout_s: float) -> Iterator[Iterator[bytes]]:
+def download(endpoint: str | Endpoint, path: str, timeout_s: float) -> Iterator[Iterator[bytes]]:
     """The answer's body, piece by piece as it arrives; `timeout_s` is for each. NoAnswer also when it breaks off."""
-    with _asked(endpoint, urllib.request.Request(_base(endpoint) + path), timeout_s) as answer:  # noqa: S310 - checked
+    node = _endpoint(endpoint)
+    request = urllib.request.Request(node.base + path, headers=dict(node.headers))  # noqa: S310 - checked
+    with _asked(node, request, timeout_s) as answer:
 
         def pieces() -> Iterator[bytes]:
             try:
                 while piece := answer.read1(PIECE_BYTES):
                     yield piece
             except (OSError, http.client.HTTPException) as error:
-                raise NoAnswer(f"{endpoint} broke off: {error!r}; try again") from None
+                raise NoAnswer(f"{node.base} broke off: {error!r}; try again") from None
 
         yield pieces()
+
+
+_SO = {
+    "denied": "Nothing was changed.",
+    "retry": "Nothing was done: try again.",
+    "unknown": "Nobody can say whether it was done: look before you try again.",
+}
 
 
 def _refusal(error: urllib.error.HTTPError) -> EndpointError:
     with error:
         try:
             told = json.load(error)["error"]
-            message = f"{told['message']} ({told['code']}, {told['outcome']})"
-            return EndpointError(message, status=error.code, code=told["code"])
+            outcome = str(told["outcome"])
+            message = f"{told['message']}. {_SO[outcome]}"
+            return EndpointError(message, status=error.code, code=told["code"], outcome=outcome)
         except (OSError, ValueError, KeyError, TypeError):
             return EndpointError(f"HTTP {error.code} {error.reason}", status=error.code)

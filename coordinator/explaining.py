@@ -140,7 +140,7 @@ def _root(state: State, slot: int, support: Support, now_ms: int) -> Root:
     if support != "lease":
         return Root(support, resource_id)
     lease = holder(state, slot, now_ms)
-    session = state.leases.session[lease]
+    session = state.leases.session_of(lease)
     return Root(
         support, resource_id, state.names.text(state.leases.owner[lease]), state.lease_id(lease),
         state.session_id(session - 1) if session else None, max(0, effective_expiry(state, lease) - now_ms),

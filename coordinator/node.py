@@ -11,32 +11,48 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from cluster.host import Host, PeerTls
+from cluster.host import Host
+from cluster.options import OptionsError
 from coordinator import __version__
 from coordinator.auditor import Auditor
 from coordinator.collector import Collector
 from coordinator.config import NodeConfig
 from coordinator.events import log_event, start_log
+from coordinator.http.access import Gate
 from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
 from coordinator.http.server import HttpServer
+from coordinator.http.tls import NodeTls
 from coordinator.machine.machine import Machine
+from coordinator.renewal import Load, Renewal, peer_tls
 from coordinator.service import Replica, Service
 from coordinator.sweeper import Sweeper
 from coordinator.telemetry import Telemetry
+from coordinator.trust import TrustError
 
 HAND_OVER_S = 2.0
 DRAIN_S = 3.0
 EXIT_FAILED = 1
 
 
-async def run_node(config: NodeConfig) -> int:
-    """Runs until SIGTERM or SIGINT; the process's exit code. A node that finds itself broken ends on the spot (70)."""
+async def run_node(config: NodeConfig, load: Load) -> int:
+    """Runs until SIGTERM or SIGINT; the process's exit code. A node that finds itself broken ends on the spot (70).
+
+    `load` reads the configuration again: on SIGHUP, for new certificates and secrets.
+    """
     start_log(config.node_id, config.log_level, config.log_format)
-    view = NodeView(config.node_id)
+    renewal = Renewal(config, load)
+    try:
+        tls = renewal.served = _clients_tls(config)
+    except (OptionsError, TrustError, OSError) as error:
+        log_event("start_failed", {"level": "error", "reason": str(error)})
+        return EXIT_FAILED
+    gate = Gate(config.root_token) if config.tokens_required else None
+    view = NodeView(config.node_id, tls, config.data_dir, gate)
     servers = _servers(config, view)
     if not await _all_listen(servers):
         return EXIT_FAILED
+    renewal.start()
     listening = {server.kind: server.listen for server in servers}
     log_event("node_started", {"version": __version__, **listening, "peer": config.peer})
     stop = _stop_signal()
@@ -45,15 +61,23 @@ async def run_node(config: NodeConfig) -> int:
         replica = Replica(Machine(), Telemetry())
         host = await _unless_stopped(_open_host(config, replica), stop)
         if host is not None:
+            renewal.attach(host)
             await _run_cluster(host, replica, view, stop)
     except Exception as error:  # noqa: BLE001 - whatever keeps the cluster from starting is told, then the node ends
         log_event("start_failed", {"level": "error", "reason": f"{type(error).__name__}: {error}"})
         code = EXIT_FAILED
     await _shut_down(host, view, servers)
+    await renewal.stop()
     log_event("node_stopped", {"code": code})
     if host is None and code == 0:
         _leave_opening()
     return code
+
+
+def _clients_tls(config: NodeConfig) -> NodeTls | None:
+    if config.tls is None or config.tls.clients == "off":
+        return None
+    return NodeTls(config.tls, config.cluster_id)
 
 
 class _Server(Protocol):
@@ -68,7 +92,10 @@ class _Server(Protocol):
 
 
 def _servers(config: NodeConfig, view: NodeView) -> list[_Server]:
-    servers: list[_Server] = [HttpServer(build_app(view), config.http)]
+    listening = None if view.tls is None else view.tls.listening
+    servers: list[_Server] = [
+        HttpServer(build_app(view, limits=config.clients), config.http, listening, config.clients)
+    ]
     if config.grpc is not None:
         # Only now: without this setting the extra need not be installed.
         from coordinator.rpc.server import RpcServer  # noqa: PLC0415
@@ -143,15 +170,13 @@ async def _open_host(config: NodeConfig, replica: Replica) -> Host:
             replica.telemetry.leader_changes += 1
         log_event(kind, fields)
 
-    tls = None
-    if config.tls is not None:
-        tls = PeerTls(str(config.tls.cert), str(config.tls.key), str(config.tls.ca))
     return await Host.open(
         config.cluster_options(),
         replica,
         listen=config.peer,
         secret=config.secret,
-        tls=tls,
+        previous_secret=config.previous_secret,
+        tls=peer_tls(config),
         on_event=on_event,
     )
 

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.host import Host
 from cluster.ports import Committed, Denied, Frozen, Outcome, Unknown
+from coordinator.lanes import lane_of
 from coordinator.machine import results as r
 from coordinator.machine.codec import check_command, encode_command
 from coordinator.machine.commands import (
@@ -32,6 +33,7 @@ from coordinator.machine.commands import (
 from coordinator.machine.events import Compacted, Event
 from coordinator.machine.machine import Machine
 from coordinator.machine.taskcommands import BeatWorker, RenewTasks, ReturnTasks
+from coordinator.machine.trail import NOBODY, Actor
 from coordinator.telemetry import Telemetry
 from coordinator.watches import Hub
 
@@ -70,18 +72,22 @@ class ReadPoint:
 class Replica:
     """The machine as a cluster's StateMachine: applies, and tells of it before anybody is answered."""
 
-    def __init__(self, machine: Machine, telemetry: Telemetry) -> None:
+    def __init__(self, machine: Machine, telemetry: Telemetry, clock: Callable[[], float] = time.perf_counter) -> None:
         self.machine = machine
         self.telemetry = telemetry
+        self.clock = clock
+        """Seconds, for how long things take."""
         self.hub = Hub(machine.events_since)
 
     def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> Sequence[Any]:
-        began = time.perf_counter()
+        began = self.clock()
         results = self.machine.apply(index, now_ms, commands)
         events = self.machine.events_since(index - 1)
         told: Sequence[Event] = () if isinstance(events, Compacted) else events
         self.hub.applied(index, told)
-        self.telemetry.applied(len(commands), told, time.perf_counter() - began, now_ms)
+        if self.machine.access_changed == index:
+            self.hub.look_again()
+        self.telemetry.applied(len(commands), told, self.clock() - began, now_ms)
         return results
 
     def freeze(self) -> Frozen:
@@ -98,6 +104,7 @@ class Service:
         self.machine = replica.machine
         self.hub = replica.hub
         self.telemetry = replica.telemetry
+        self.clock = replica.clock
         self._waiting: set[asyncio.Future[Any]] = set()
         """Requests that wait for a lock."""
         self._asked: dict[tuple[str, bytes], int] = {}
@@ -134,22 +141,28 @@ class Service:
     # --- writes ---------------------------------------------------------------------------------------------------
 
     async def propose(
-        self, namespace: str, command: Command, request_id: bytes | None = None, timeout: float = 5.0
+        self,
+        namespace: str,
+        command: Command,
+        request_id: bytes | None = None,
+        timeout: float = 5.0,
+        actor: Actor = NOBODY,
     ) -> Outcome:
         """`Committed.result` is the machine's answer. What applies once is asked again after an early `Unknown`."""
         malformed = check_command(command)
         if malformed is not None:
             return Committed(self.revision, self.machine.now_ms, malformed)
-        raw = encode_command(command, namespace, request_id)
-        began = time.monotonic()
+        raw = encode_command(command, namespace, request_id, actor)
+        lane, cost = lane_of(namespace, command)
+        began = self.clock()
         once = request_id is not None or isinstance(command, _HARMLESS)
         while True:
-            outcome = await self.host.propose(raw, max(0.001, timeout - (time.monotonic() - began)))
-            late = time.monotonic() - began >= timeout
+            outcome = await self.host.propose(raw, max(0.001, timeout - (self.clock() - began)), lane, cost)
+            late = self.clock() - began >= timeout
             if not once or late or not isinstance(outcome, Unknown) or outcome.code not in _AGAIN:
                 break
         if isinstance(outcome, Committed):
-            self.telemetry.answered(outcome.result, time.monotonic() - began)
+            self.telemetry.answered(outcome.result, self.clock() - began)
             if isinstance(command, RenewLease | RenewLock) and isinstance(outcome.result, r.Denied):
                 self.telemetry.renewal_denied()
         else:

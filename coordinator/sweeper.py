@@ -8,7 +8,6 @@ from a clock that is at most that old.
 from __future__ import annotations
 
 import asyncio
-import time
 
 from cluster.ports import Committed
 from coordinator.leading import PROPOSE_S, TICK_S, LeaderLoop, Sleep
@@ -44,16 +43,16 @@ class Sweeper(LeaderLoop):
 
     async def sweep(self) -> float:
         """One sweep; how long to pause after it. The limit grows with a backlog, as long as applying it is quick."""
-        began = time.monotonic()
+        began = self._service.clock()
         outcome = await self._service.propose("default", Sweep(self._limit), None, PROPOSE_S)
         if not isinstance(outcome, Committed) or not isinstance(outcome.result, Swept):
             return TICK_S
         swept = outcome.result
-        self._service.telemetry.sweep(time.monotonic() - began, swept.expired, swept.backlog)
+        self._service.telemetry.sweep(self._service.clock() - began, swept.expired, swept.backlog)
         if swept.backlog:
             quick = self._service.telemetry.last_apply_s < APPLY_S
             self._limit = min(2 * self._limit, MAX_SWEEP) if quick else max(LIMIT_MIN, self._limit // 2)
             # Twice as long as it took: most of the log's time is everybody else's.
-            return 2 * (time.monotonic() - began)
+            return 2 * (self._service.clock() - began)
         self._limit = LIMIT_MIN
         return TICK_S

@@ -29,6 +29,8 @@ WORKER_NEWS = frozenset(("task_completed", "task_failed", "task_revoked", "task_
 """They make room for another task of the worker."""
 SHARD_NEWS = frozenset(("shard_assigned", "shard_revoking", "shard_released", "worker_lost", "worker_left"))
 
+_PERSONAL = ("session_", "holder_")
+
 END = 1 << 30
 """Behind all events of a revision, however many it has."""
 
@@ -41,6 +43,10 @@ class Filter:
     prefix: str = ""
     kinds: frozenset[str] = frozenset()
     owner: str = ""
+    sources: tuple[str, ...] = ("",)
+    """Edges only from resources that begin with one of these: an edge names two of them, and `key` is the other."""
+    knows: Callable[[str], bool] | None = None
+    """Sessions and holders only of clients of which it says so: their `key` is a client, whatever it begins with."""
 
     def wants(self, event: Event) -> bool:
         return (
@@ -48,6 +54,8 @@ class Filter:
             and event.key.startswith(self.prefix)
             and (not self.kinds or event.kind in self.kinds)
             and (not self.owner or event.owner == self.owner)
+            and (not event.kind.startswith("edge_") or event.owner.startswith(self.sources))
+            and (self.knows is None or not event.kind.startswith(_PERSONAL) or self.knows(event.key))
         )
 
 
@@ -118,7 +126,7 @@ class Hub:
             for future in futures:
                 if not future.done():
                     future.set_result(())
-        self._wake_all()
+        self.look_again()
 
     def stop(self) -> None:
         """Ends every wait with None, and wakes the watches so that they see it."""
@@ -128,9 +136,10 @@ class Hub:
             for future in futures:
                 if not future.done():
                     future.set_result(None)
-        self._wake_all()
+        self.look_again()
 
-    def _wake_all(self) -> None:
+    def look_again(self) -> None:
+        """Wakes whoever waits, for a reason that is no event."""
         for watch in self._watches:
             watch.wake()
         for waiting in self._claimants.values():
@@ -193,6 +202,9 @@ class Hub:
     def watches(self) -> int:
         return len(self._watches)
 
+    def watches_of(self, namespace: str) -> int:
+        return sum(watch.namespace == namespace for watch in self._watches)
+
     @property
     def lag(self) -> int:
         """How many revisions the slowest watcher is behind."""
@@ -206,9 +218,12 @@ class Watch:
         self._hub = hub
         self._events_since = events_since
         self._wanted = wanted
+        self.namespace = wanted.namespace
         self._place = after
         self._news = asyncio.Event()
         self.caught_up_to = after[0]
+        self.allowed: Callable[[], bool] = lambda: True
+        """Whether the reader may still be told anything."""
 
     def wake(self) -> None:
         self._news.set()

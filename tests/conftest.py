@@ -17,10 +17,12 @@ FIRST = (
     "tests/processes",
     "tests/cli",
     "tests/rpc",
+    "tests/security",
+    "tests/ui",
 )
 """What takes longest begins first, so that nothing is left to wait for alone at the end."""
 
-SHARED = {"tests/api": 1, "tests/cli": 1, "tests/client": 2, "tests/rpc": 1}
+SHARED = {"tests/api": 1, "tests/cli": 1, "tests/client": 2, "tests/rpc": 1, "tests/ui": 1}
 """Directories whose tests share a cluster, and for how many portions of them one is started. It ends with the last test
 of its portion: one that idles until all tests are over takes the time of others."""
 

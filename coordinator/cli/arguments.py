@@ -5,15 +5,28 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import ssl
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
+from coordinator.addresses import AddressError, split_address
 from coordinator.cli.output import complain
+from coordinator.credentials import read_private
+from coordinator.endpoint import Endpoint
+from coordinator.machine.limits import DAY_MS, MAX_TTL_MS
+from coordinator.trust import client_context
 
 DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
 ENDPOINTS_VARIABLE = "HOLDFAST_ENDPOINTS"
+TOKEN_VARIABLE = "HOLDFAST_ACCESS_TOKEN"  # noqa: S105 - where one is, not one itself
 DEFAULT_TIMEOUT_S = 5.0
+_TLS_FILES = {
+    "ca": "the authority that issued the nodes' certificates; with it, HOST:PORT means https",
+    "cert": "the certificate to show to nodes that ask for one",
+    "cert-key": "its private key",
+}
 
 Commands = Any
 """argparse's own type for this has no public name."""
@@ -109,6 +122,14 @@ def add_remote(commands: Commands, name: str, about: str, run: Run, **settings: 
         "--timeout", type=positive, default=DEFAULT_TIMEOUT_S, metavar="S",
         help=f"how long to try before giving up (default: {DEFAULT_TIMEOUT_S:g})",
     )  # fmt: skip
+    for file, use in _TLS_FILES.items():
+        variable = f"HOLDFAST_{file.upper().replace('-', '_')}"
+        said = os.environ.get(variable) or None
+        group.add_argument(f"--{file}", default=said, metavar="FILE", help=f"{use} (default: ${variable})")
+    group.add_argument(
+        "--token-file", type=Path, default=os.environ.get("HOLDFAST_TOKEN_FILE") or None, metavar="FILE",
+        help=f"the access token is in it (default: $HOLDFAST_TOKEN_FILE, else the token itself is ${TOKEN_VARIABLE})",
+    )  # fmt: skip
     add_json(added)
     return added
 
@@ -118,8 +139,30 @@ def add_json(added: Any) -> None:
 
 
 def endpoints(options: argparse.Namespace) -> list[str]:
+    """With an authority to believe, those without a scheme are https."""
     given = [each.strip() for each in options.endpoints.split(",") if each.strip()]
-    return [each if "://" in each else f"http://{each}" for each in given]
+    return [each if "://" in each else f"{'https' if options.ca else 'http'}://{each}" for each in given]
+
+
+def targets(options: argparse.Namespace) -> list[Endpoint]:
+    """The same for a command that asks one node after the other."""
+    tls, token = tls_context(options), access_token(options)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return [Endpoint(each, tls, headers) for each in endpoints(options)]
+
+
+def access_token(options: argparse.Namespace) -> str | None:
+    """Not an argument: other users of the machine see those."""
+    if options.token_file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    return read_private("the token file", Path(options.token_file)).decode(errors="replace")
+
+
+def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """None where nothing is said of it: the system's authorities are then believed."""
+    if not (options.ca or options.cert or options.cert_key):
+        return None
+    return client_context(options.ca, options.cert, options.cert_key)
 
 
 # --- kinds of values --------------------------------------------------------------------------------------------------
@@ -140,6 +183,27 @@ def not_negative(text: str) -> float:
     if not 0 <= value < 1e9:
         raise argparse.ArgumentTypeError(f"{text} s is not from 0 to a billion")
     return value
+
+
+def lease_time(shortest_s: float) -> Callable[[str], float]:
+    """A kind of value: from what is worth it here to the longest that the cluster takes."""
+
+    def read(text: str) -> float:
+        value = not_negative(text)
+        if not shortest_s <= value <= MAX_TTL_MS / 1000:
+            days = MAX_TTL_MS / DAY_MS
+            raise argparse.ArgumentTypeError(f"a lease time is from {shortest_s:g} s to {days:g} days, not {text} s")
+        return value
+
+    return read
+
+
+def address(text: str) -> str:
+    try:
+        split_address("the address", text)
+    except AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def count(text: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from coordinator.cli.arguments import add_remote, endpoints
+from coordinator.cli.arguments import access_token, add_remote, endpoints, tls_context
 from coordinator.cli.output import Shown, complain
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _HINTS = {
     "unknown_task": "holdfast queue tasks QUEUE shows those there are",
     "queue_in_use": "holdfast queue show QUEUE shows what is in it, holdfast queue purge --state … empties it",
     "queue_draining": "holdfast queue resume QUEUE lets it take tasks in again",
+    "unauthenticated": "say --token-file FILE, or put the token into $HOLDFAST_ACCESS_TOKEN",
+    "forbidden": "holdfast token list shows, to an administrator, which token may do what",
+    "unknown_token": "holdfast token list shows those there are",
     "not_holder": "holdfast locks get KEY shows who has it",
 }
 _UNREACHABLE = "say where its nodes are with --endpoints or $HOLDFAST_ENDPOINTS; holdfast status shows which answer"
@@ -79,6 +82,8 @@ def new_client(options: argparse.Namespace) -> Client:
         client_id=getattr(options, "client", None),
         namespace=options.namespace,
         timeout=options.timeout,
+        tls=tls_context(options),
+        token=access_token(options),
     )
 
 

@@ -8,17 +8,17 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cluster.options import ClusterOptions
 from cluster.ports import Member
 from coordinator.addresses import AddressError, split_address
-from coordinator.cli.arguments import Commands, Run, add_command, add_json, add_remote, endpoints
-from coordinator.cli.output import Shown, complain, fields
+from coordinator.cli.arguments import Commands, Run, add_command, add_json, add_remote, targets
+from coordinator.cli.output import Bar, Shown, complain, fields, plain
 from coordinator.config import load_config
-from coordinator.endpoint import EndpointError, NoAnswer, download
+from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, download
 
 _PATH = "/api/v1/backup"
 _PATIENCE_S = 30.0
@@ -27,6 +27,10 @@ _SHOWN_EVERY_S = 0.2
 _MOMENT = re.compile(r"-(\d{10})$")
 _NAME_MOST = 50
 _AHEAD_MOST_S = 86_400
+
+
+class Misused(Exception):
+    """The options do not go together."""
 
 
 class _Bytes:
@@ -45,6 +49,14 @@ class _Bytes:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[Callable[[int], None]]:
+    """A bar while a file is read."""
+    whole = file.stat().st_size if file.is_file() else 0
+    with Bar(f"reading {plain(file.name)}") as bar:
+        yield lambda size_bytes: bar.at(size_bytes / max(1, whole), _size(size_bytes))
+
+
 def _size(size_bytes: int) -> str:
     return f"{size_bytes:,} bytes" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):,.1f} MiB"
 
@@ -60,6 +72,8 @@ def _whole(work: Run) -> Run:
 
         try:
             return work(options)
+        except Misused as error:
+            return complain(options, str(error), 2, code="usage")
         except BackupError as error:
             return complain(options, str(error), 1)
 
@@ -70,21 +84,21 @@ def _backup(options: argparse.Namespace) -> int:
     if options.check:
         return _check(options)
     failures = []
-    for endpoint in endpoints(options):
+    for endpoint in targets(options):
         try:
             return _take(options, endpoint)
         except EndpointError as error:
             if error.status not in (None, 429, 503):
                 raise
-            failures.append(f"{endpoint}: {error}")
+            failures.append(f"{endpoint.base}: {error}")
     raise NoAnswer("; ".join(failures) or "no endpoint was given; say --endpoints HOST:PORT")
 
 
-def _take(options: argparse.Namespace, endpoint: str) -> int:
+def _take(options: argparse.Namespace, endpoint: Endpoint) -> int:
     from coordinator.backups import BackupParser  # noqa: PLC0415 - as above
 
     target: Path = options.file
-    parser, shown = BackupParser(f"the backup from {endpoint}"), _Bytes("backup")
+    parser, shown = BackupParser(f"the backup from {endpoint.base}"), _Bytes("backup")
     timeout_ms = round(max(1.0, options.timeout) * 1000)
     try:
         with _replacing(target) as file, download(endpoint, f"{_PATH}?timeout_ms={timeout_ms}", _PATIENCE_S) as pieces:
@@ -125,7 +139,8 @@ def _check(options: argparse.Namespace) -> int:
     """Every checksum, and that this release can read the state."""
     from coordinator.backups import read_backup  # noqa: PLC0415 - as above
 
-    found = read_backup(options.file)
+    with _reading(options.file) as read:
+        found = read_backup(options.file, read)
     counts, graph = found.machine.counts(), found.machine.graph_counts()
     held = {
         "leases": counts.active_leases,
@@ -166,7 +181,8 @@ def _restore(options: argparse.Namespace) -> int:
     members = [member.id for member in nodes[0].members]
     if not members:
         raise BackupError("there are no members: a restored cluster begins with all of them; add [[members]]")
-    backup = read_backup(options.file)
+    with _reading(options.file) as read:
+        backup = read_backup(options.file, read)
     at_s = _moment(options, nodes[0].cluster_id, backup.header.cluster_id)
     made = restore(backup, nodes, at_s)
     document: dict[str, Any] = {
@@ -205,15 +221,13 @@ def _moment(options: argparse.Namespace, new: str, old: str) -> int:
 
 def _nodes(options: argparse.Namespace) -> list[ClusterOptions]:
     """By their files, or one of them by its options."""
-    from coordinator.backups import BackupError  # noqa: PLC0415 - as above
-
     said = options.data_dir, options.node_id, options.cluster_id
     if options.config:
         if any(said) or options.member:
-            raise BackupError("--config says all of it: leave out --data-dir, --node-id, --cluster-id and --member")
+            raise Misused("--config says all of it: leave out --data-dir, --node-id, --cluster-id and --member")
         return [load_config(path).cluster_options() for path in options.config]
     if not all(said) or not options.member:
-        raise BackupError("say --config FILE, or --data-dir, --node-id, --cluster-id and every --member of the cluster")
+        raise Misused("say --config FILE, or --data-dir, --node-id, --cluster-id and every --member of the cluster")
     return [ClusterOptions(options.node_id, options.cluster_id, str(options.data_dir), tuple(options.member))]
 
 

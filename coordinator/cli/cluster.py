@@ -10,9 +10,9 @@ import sys
 import time
 from typing import Any
 
-from coordinator.cli.arguments import Commands, add_noun, add_remote, endpoints, positive
+from coordinator.cli.arguments import Commands, add_noun, add_remote, positive, targets
 from coordinator.cli.output import Bar, Shown, table
-from coordinator.endpoint import EndpointError, NoAnswer, call
+from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, call
 
 MEMBER_TIMEOUT_S = 60
 CATCH_UP_S = 300
@@ -21,10 +21,10 @@ _PATH = "/api/v1/cluster"
 _POLL_S = 0.2
 
 
-def ask(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def ask(options: argparse.Namespace) -> tuple[Endpoint, dict[str, Any]]:
     """The first node that answers, and what it says of the cluster."""
     failures = []
-    for endpoint in endpoints(options):
+    for endpoint in targets(options):
         try:
             seen: dict[str, Any] = call(endpoint, "GET", _PATH, None, min(options.timeout, 2.0))
             return endpoint, seen
@@ -107,7 +107,7 @@ def _note(options: argparse.Namespace, line: str) -> None:
         print(line, flush=True)
 
 
-def _wait_for_vote(endpoint: str, node_id: str) -> None:
+def _wait_for_vote(endpoint: Endpoint, node_id: str) -> None:
     end = time.monotonic() + CATCH_UP_S
     with Bar(f"{node_id} catches up") as bar:
         while time.monotonic() < end:
@@ -136,14 +136,14 @@ def _transfer(options: argparse.Namespace) -> int:
 
 def _snapshot(options: argparse.Namespace) -> int:
     """Of the first endpoint, and no other: whose disk it is written to matters."""
-    endpoint = endpoints(options)[0]
+    endpoint = targets(options)[0]
     answer = _change(endpoint, "POST", "/snapshot", {}, SNAPSHOT_S)
     revision = answer["revision"]
-    document = {"endpoint": endpoint, "revision": revision}
+    document = {"endpoint": endpoint.base, "revision": revision}
     return Shown(document, f"snapshot taken at revision {revision}").print(options)
 
 
-def _change(endpoint: str, method: str, path: str, body: dict[str, Any] | None, limit_s: int) -> dict[str, Any]:
+def _change(endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None, limit_s: int) -> dict[str, Any]:
     """Waits for its turn: a member that votes since a moment ago may not be written down everywhere yet."""
     end = time.monotonic() + limit_s
     while True:

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coordinator.cli.arguments import Commands, add_command, add_json, add_noun
+from coordinator.cli.arguments import Commands, add_command, add_json, add_noun, address
 from coordinator.cli.output import Shown, complain, fields, plain, table
+from coordinator.trust import client_context
 
 
 def _run(options: argparse.Namespace) -> int:
     # Imported here: everything else on this command line starts without the server's libraries.
+    from cluster.options import OptionsError  # noqa: PLC0415
     from coordinator.events import start_log  # noqa: PLC0415
     from coordinator.gossip.node import run_gossip  # noqa: PLC0415
     from coordinator.gossip.settings import SettingsError, load_settings  # noqa: PLC0415
@@ -27,10 +29,10 @@ def _run(options: argparse.Namespace) -> int:
         return await run_gossip(settings, stop)
 
     try:
-        settings = load_settings(options.config)
+        settings = load_settings(options.config, insecure=options.insecure)
         start_log(settings.node_id, options.log_level, "json" if options.json else "text")
         return asyncio.run(run())
-    except (SettingsError, StoreError, OSError) as error:
+    except (SettingsError, StoreError, OptionsError, OSError) as error:
         return complain(options, str(error), 1)
 
 
@@ -45,7 +47,8 @@ def _ask(options: argparse.Namespace, verb: str, fields_sent: list[Any]) -> Any:
 
     async def ask() -> bytes:
         async with aiohttp.ClientSession() as session:
-            caller = Caller(once_name(), Seal(load_secret(options.secret_file)), session)
+            tls = None if options.ca is None else client_context(options.ca)
+            caller = Caller(once_name(), Seal(load_secret(options.secret_file)), session, tls)
             packed: bytes = msgpack.packb(fields_sent, use_bin_type=True)
             return (await caller.call(options.at, verb, lambda _: packed))[1]
 
@@ -94,6 +97,7 @@ def add(commands: Commands) -> None:
     actions = add_noun(commands, "gossip", "hold copies among peers, without the coordinator")
     run = add_command(actions, "run", "run one gossip node", _run)
     run.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file; see docs/TOMBSTONES.md")
+    run.add_argument("--insecure", action="store_true", help="listen beyond this machine though there is no [tls]")
     run.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     run.add_argument("--json", action="store_true", help="log JSON lines, for programs")
     for name, about, command in (
@@ -104,6 +108,7 @@ def add(commands: Commands) -> None:
         added = add_command(actions, name, about, command)
         if name != "status":
             added.add_argument("record", metavar="ID")
-        added.add_argument("--at", required=True, metavar="HOST:PORT", help="the node to ask")
+        added.add_argument("--at", type=address, required=True, metavar="HOST:PORT", help="the node to ask")
         added.add_argument("--secret-file", type=Path, required=True, metavar="FILE", help="the group's secret")
+        added.add_argument("--ca", type=Path, metavar="FILE", help="the nodes' authority, if they serve TLS")
         add_json(added)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from coordinator.cli.arguments import Commands, add_noun, count, positive
+from coordinator.cli.arguments import Commands, add_noun, count, lease_time, positive
 from coordinator.cli.asking import add_asking, at, given, more, ms, pages
 from coordinator.cli.output import Shown, fields, lasting, table
 
@@ -90,4 +90,4 @@ def add(commands: Commands) -> None:
 
 
 def _add_ttl(added: Any) -> None:
-    added.add_argument("--ttl", type=positive, default=60.0, metavar="S", help="for how long (default: 60)")
+    added.add_argument("--ttl", type=lease_time(0.001), default=60.0, metavar="S", help="for how long (default: 60)")

@@ -8,14 +8,14 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli import warden
-from coordinator.cli.arguments import Commands, add_remote, count, exit_code, not_negative, positive
+from coordinator.cli.arguments import Commands, add_remote, count, exit_code, lease_time, not_negative
 from coordinator.cli.asking import new_client, refuse
+from coordinator.cli.guarding import Guarded, Terms
 from coordinator.cli.output import complain, plain
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 BUSY = 1
 TRY_AGAIN = 75
-FEED_S = 0.05
+SHORTEST_S = 0.5
+"""Half of it is what a renewal has, and SIGTERM comes then: less is no time for either."""
 KILL_BEFORE = 0.1
 """SIGKILL comes so much of the lease time before the lock may be another's."""
 
@@ -65,14 +66,14 @@ def _run(options: argparse.Namespace) -> int:
     sys.stderr.flush()
     pid, link, report = warden.fork_warden(options.to_run)
     warden.adopt_orphans()
-    holding = Holding(options, link, report)
+    guarded = Guarded(link, report)
+    holding = Holding(options, guarded)
     try:
         return asyncio.run(holding.run())
     except asyncio.CancelledError:
         return 128 + holding.stopped_by
     finally:
-        link.close()
-        report.close()
+        guarded.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
@@ -80,12 +81,9 @@ def _run(options: argparse.Namespace) -> int:
 class Holding:
     """One run of a command under a lock. `stopped_by`: the signal that came while it waited for the lock."""
 
-    def __init__(self, options: argparse.Namespace, link: socket.socket, reported: socket.socket) -> None:
-        self._options, self._link, self._reported = options, link, reported
-        self._link.settimeout(0)
-        self._reported.settimeout(0)
+    def __init__(self, options: argparse.Namespace, guarded: Guarded) -> None:
+        self._options, self._guarded = options, guarded
         self._running = False
-        self._report: dict[str, Any] | None = None
         self._token: int | None = None
         self.stopped_by = 0
 
@@ -117,7 +115,7 @@ class Holding:
 
         def forward(number: int) -> None:
             if self._running:
-                self._send({"signal": number})
+                self._guarded.send({"signal": number})
             elif task is not None and number not in (signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2):
                 self.stopped_by = number
                 task.cancel()
@@ -133,41 +131,26 @@ class Holding:
     async def _guard(self, held: Held) -> None:
         self._token = held.token
         environment = {"HOLDFAST_TOKEN": str(held.token), "HOLDFAST_LOCK_KEY": held.key}
-        self._send({"start": environment, **self._terms(held)})
-        self._running = True
-        ended = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._reported, 4096))
-        try:
-            while not (await asyncio.wait({ended}, timeout=FEED_S))[0]:
-                self._send(self._terms(held))
-        except asyncio.CancelledError:
+
+        def terms() -> Terms:
+            valid_until = warden.now() + held.valid_for
+            return {"doubt_at": held.in_doubt_at, "kill_at": valid_until - KILL_BEFORE * self._options.ttl}
+
+        def last() -> dict[str, bool] | None:
             # In doubt, the warden knows the time by itself; known to be another's, there is none left.
-            if held.state == "LOST":
-                self._send({"kill": True})
-            await ended
-            raise
+            return {"kill": True} if held.state == "LOST" else None
+
+        self._running = True
+        try:
+            await self._guarded.see_through(environment, terms, last)
         finally:
             self._running = False
-            if ended.done():
-                self._read(ended.result())
+            if self._guarded.killed:
+                warden.kill_below(os.getpid())  # the command's orphans are ours now
 
-    def _terms(self, held: Held) -> dict[str, float]:
-        valid_until = warden.now() + held.valid_for
-        return {"doubt_at": held.in_doubt_at, "kill_at": valid_until - KILL_BEFORE * self._options.ttl}
-
-    def _send(self, message: dict[str, Any]) -> None:
-        try:
-            self._link.send(json.dumps(message).encode())
-        except BlockingIOError:
-            pass  # It is stopped or busy; what it knows already is earlier, and so safe.
-        except OSError:
-            pass  # It is gone: the read says so.
-
-    def _read(self, raw: bytes) -> None:
-        if raw:
-            self._report = json.loads(raw)
-        else:
-            # The warden was killed. The command went with it, and its orphans are ours now.
-            warden.kill_below(os.getpid())
+    @property
+    def _report(self) -> dict[str, Any] | None:
+        return self._guarded.report
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
@@ -198,7 +181,10 @@ def add(commands: Commands) -> None:
         usage="holdfast lock KEY [--ttl S] [--wait S] [--shared | --permits N] [options] -- COMMAND [ARGUMENT …]",
     )  # fmt: skip
     added.add_argument("key", metavar="KEY")
-    added.add_argument("--ttl", type=positive, default=10.0, metavar="S", help="the lease time (default: 10)")
+    added.add_argument(
+        "--ttl", type=lease_time(SHORTEST_S), default=10.0, metavar="S",
+        help=f"the lease time, from {SHORTEST_S:g} (default: 10)",
+    )  # fmt: skip
     added.add_argument(
         "-w", "--wait", type=not_negative, metavar="S", help="0: do not wait (default: as long as it takes)"
     )

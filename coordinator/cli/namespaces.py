@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coordinator.client import Client
 
 QUOTAS = ("leases", "locks", "waiters", "sessions", "name_bytes", "resources", "edges", "tasks", "queues",
-          "holders", "tombstones")  # fmt: skip
+          "holders", "tombstones", "task_bytes", "requests_per_s")  # fmt: skip
 
 
 async def _list(client: Client, _: argparse.Namespace) -> Shown:

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from coordinator.cli.arguments import Commands, add_command
-from coordinator.config import load_config
+from coordinator.config import NodeConfig, load_config
 from coordinator.devcluster import DevCluster, Layout
 
 _PR_SET_PDEATHSIG = 1
@@ -30,9 +30,15 @@ def _node(options: argparse.Namespace) -> int:
 
     if options.parent is not None:
         _die_with(options.parent)
-    config = load_config(options.config)
+
+    def load() -> NodeConfig:
+        return load_config(options.config, insecure=options.insecure)
+
+    # It means new certificates; until the node listens to it, none came that it did not start with.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    config = load()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_node(config))
+        return runner.run(run_node(config, load))
 
 
 def _die_with(parent: int) -> None:
@@ -51,4 +57,8 @@ def add(commands: Commands) -> None:
     up.add_argument("--peer-base", type=int, metavar="PORT", help="peers from PORT+1 (default: --base-port + 100)")
     node = add_command(commands, "node", "run one node", _node)
     node.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file; see configs/")
+    node.add_argument(
+        "--insecure", action="store_true",
+        help="listen beyond this machine though there is no TLS or no token: whoever reaches the node may do anything",
+    )  # fmt: skip
     node.add_argument("--parent", type=int, metavar="PID", help=argparse.SUPPRESS)

@@ -11,9 +11,11 @@ from coordinator import __version__
 from coordinator.cli import (
     backup,
     bench,
+    certs,
     cluster,
     completion,
     configuration,
+    doctor,
     edges,
     explain,
     gossip,
@@ -26,6 +28,7 @@ from coordinator.cli import (
     reclaims,
     resources,
     sessions,
+    tokens,
     tombstones,
     watch,
 )
@@ -34,6 +37,7 @@ from coordinator.cli.output import Shown, complain
 from coordinator.config import ConfigError
 from coordinator.devcluster import DevClusterError
 from coordinator.endpoint import EndpointError, NoAnswer
+from coordinator.trust import TrustError
 
 FAILED = 1
 TRY_AGAIN = 75
@@ -41,7 +45,7 @@ INTERRUPTED = 130
 
 NOUNS = (
     nodes, cluster, lock, locks, leases, sessions, resources, explain, edges, reclaims, tombstones, queues, watch,
-    namespaces, configuration, backup, gossip, bench, completion,
+    namespaces, tokens, configuration, doctor, certs, backup, gossip, bench, completion,
 )  # fmt: skip
 
 _CODES = """\
@@ -68,7 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(options)
     except NoAnswer as error:
         return complain(options, str(error), TRY_AGAIN, code="unavailable", outcome="retry")
-    except (ConfigError, DevClusterError, EndpointError) as error:
+    except EndpointError as error:
+        code = FAILED if error.outcome == "denied" else TRY_AGAIN
+        return complain(options, str(error), code, code=error.code, outcome=error.outcome)
+    except (ConfigError, DevClusterError, TrustError) as error:
         return complain(options, str(error), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED

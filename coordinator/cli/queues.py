@@ -100,9 +100,11 @@ async def _enqueue(client: Client, options: argparse.Namespace) -> Shown:
     else:
         payloads = [_read(sys.stdin.read() if options.payload == "-" else options.payload)]
     made: list[dict[str, Any]] = []
-    for start in range(0, len(payloads), 500):
-        tasks = [{"payload": payload, **said} for payload in payloads[start : start + 500]]
-        made += (await client.call("POST", at("queues", options.queue, "tasks"), {"tasks": tasks}))["tasks"]
+    with Bar("enqueue") as bar:
+        for start in range(0, len(payloads), 500):
+            tasks = [{"payload": payload, **said} for payload in payloads[start : start + 500]]
+            made += (await client.call("POST", at("queues", options.queue, "tasks"), {"tasks": tasks}))["tasks"]
+            bar.at(len(made) / len(payloads), f"{len(made)} of {len(payloads)}")
     text = "\n".join(each["task_id"] + (" (known already)" if each["existing"] else "") for each in made)
     return Shown({"queue": options.queue, "tasks": made}, text or "nothing to put in")
 

@@ -1,7 +1,7 @@
-"""The warden: the process between `holdfast lock` and the command it runs.
+"""The warden: the process between `holdfast lock` or `holdfast queue work` and a command that it runs.
 
-It is forked before anything else and has no event loop, no network and no threads. It is told until when the lock is
-surely held, and ends everything that descends from it before that: also when the process that renews the lock is
+It is forked before anything else and has no event loop, no network and no threads. It is told until when the lock or
+the task is surely held, and ends everything that descends from it before that: also when the process that renews it is
 stopped, stuck or killed. Orphans of the command become its own children (a subreaper), so a grandchild that left the
 process group or began a session of its own is found as well.
 
@@ -99,10 +99,20 @@ class Warden:
     """Told by messages over `link`: {start, doubt_at, kill_at}, {doubt_at, kill_at}, {signal}, {kill}.
 
     Its one report, at the end, goes over `answer`: on `link` a message that it has not read would reset the connection.
+    `stdin` and `stderr` are the command's, if they are others than the warden's own.
     """
 
-    def __init__(self, link: socket.socket, answer: socket.socket, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        link: socket.socket,
+        answer: socket.socket,
+        command: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
         self._link, self._answer, self._command = link, answer, command
+        self._stdin, self._stderr = stdin, stderr
         self._doubt_at = self._kill_at = math.inf
         self._child = 0
         self._code: int | None = None
@@ -124,6 +134,7 @@ class Warden:
             elif now() >= self._doubt_at and not self._ending:
                 self._end("doubt", math.inf)
             if now() >= min(self._kill_at, self._grace_ends):
+                self._ending = self._ending or "lost"
                 left = self._kill()
                 break
         report = {"code": self._code, "why": self._ending, "left": left}
@@ -136,12 +147,19 @@ class Warden:
             child = subprocess.Popen(
                 self._command,
                 env={**os.environ, **environment},
+                stdin=self._stdin,
+                stderr=self._stderr,
                 start_new_session=True,
                 preexec_fn=_die_with_the_warden,  # noqa: PLW1509 - there is one thread
             )
         except OSError as error:
-            os.write(2, f"holdfast: {self._command[0]} cannot be run: {error.strerror}\n".encode())
+            told = f"holdfast: {self._command[0]} cannot be run: {error.strerror}\n"
+            os.write(2 if self._stderr is None else self._stderr, told.encode())
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+        finally:
+            for file in (self._stdin, self._stderr):
+                if file is not None:
+                    os.close(file)  # whoever reads the other end waits for the command's end, not for ours
         self._child = child.pid
         child.returncode = 0  # It is reaped with the orphans.
         return None
@@ -212,14 +230,19 @@ def fork_warden(command: Sequence[str]) -> tuple[int, socket.socket, socket.sock
     try:
         ours.close()
         heard.close()
-        os.setsid()  # What the terminal sends is for the command, by way of the process that forwards it.
-        for number in (*FORWARDED, signal.SIGTSTP):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _hold_out)  # A handler, unlike SIG_IGN, is not inherited by the command.
-        adopt_orphans()
+        stand_aside()
         Warden(theirs, told, command).run()
     finally:
         os._exit(0)
+
+
+def stand_aside() -> None:
+    """What the terminal sends is for the command, by way of the process that forwards it."""
+    os.setsid()
+    for number in (*FORWARDED, signal.SIGTSTP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _hold_out)  # A handler, unlike SIG_IGN, is not inherited by the command.
+    adopt_orphans()
 
 
 def _hold_out(*_: object) -> None:

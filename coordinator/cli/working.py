@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -12,15 +11,24 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from coordinator.cli import warden
 from coordinator.cli.arguments import Commands, add_remote, count, not_negative
 from coordinator.cli.asking import run_with_client
+from coordinator.cli.guarding import Guarded, Terms
 from coordinator.cli.output import complain
 from coordinator.cli.warden import NOT_FOUND, NOT_RUNNABLE
+from coordinator.cli.wardens import Wardens
 
 if TYPE_CHECKING:
     from coordinator.client import Client, Task
 
-KILL_BEFORE_S = 0.05
+KILL_AT = 3 / 4
+"""SIGKILL comes so far into the time between SIGTERM and when the task may be another's."""
+END_S = 3.0
+"""Between SIGTERM and SIGKILL for a command whose worker stops."""
+LAST_S = 1.0
+PIECE_BYTES = 1 << 16
+LAST_BYTES = 4_096
 SAID_CHARACTERS = 500
 
 _ABOUT = """\
@@ -31,8 +39,10 @@ $HOLDFAST_QUEUE and $HOLDFAST_ATTEMPT. Several queues are served in turn.
 Exit code 0 completes the task. Any other fails it, with the last line of its standard error as the reason; it is tried
 again after the queue's back-off, and is a dead letter after the last attempt.
 
-When the task is lost, its process group gets SIGTERM, and SIGKILL before another worker may have it. SIGTERM and SIGINT
-to `holdfast queue work` let what is running end, and take no more; a second one ends it at once.
+When the task is lost, the command and all its descendants get SIGTERM, and SIGKILL before another worker may have it:
+also when `holdfast queue work` itself is stopped or killed. What a command leaves in the background is ended before the
+task is reported. SIGTERM and SIGINT to `holdfast queue work` let what is running end, and take no more; a second one
+ends it at once.
 """
 _CODES = """\
 exit codes:
@@ -49,72 +59,128 @@ example:
 
 
 class Runner:
-    """The commands of one `queue work`."""
+    """The commands of one `queue work`. `broken`: why no more can be started."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
+    def __init__(self, options: argparse.Namespace, wardens: Wardens) -> None:
+        self._options, self._wardens = options, wardens
         self.begun = 0
         self.full = asyncio.Event()
+        self.broken = ""
 
     async def run(self, task: Task) -> None:
         """One command for one task. Raises why it failed."""
         self.begun += 1
         if self._options.max is not None and self.begun >= self._options.max:
             self.full.set()
+        said, theirs = os.pipe()
+        stderr = StandardError(said)
+        try:
+            guarded = self._wardens.new(_file_of(task.payload), theirs)
+        except OSError as error:
+            self.broken = f"the process that starts the commands is gone ({error.strerror}): start it again"
+            self.full.set()
+            stderr.close()
+            raise Ended(self.broken) from error
+        try:
+            await self._guard(task, guarded, stderr)
+        finally:
+            guarded.close()
+        if guarded.report is None:
+            raise Ended("the process that watches over the command was killed, and the command with it")
+        code = guarded.report["code"]
+        self._tell(task, code)
+        if code:
+            raise Ended(f"exit code {code}", stderr.last_line())
+
+    async def _guard(self, task: Task, guarded: Guarded, stderr: StandardError) -> None:
         told = {
             "HOLDFAST_TOKEN": str(task.token),
             "HOLDFAST_TASK_ID": task.task_id,
             "HOLDFAST_QUEUE": task.queue,
             "HOLDFAST_ATTEMPT": str(task.attempt),
         }
-        process = await asyncio.create_subprocess_exec(
-            *self._options.to_run,
-            env={**os.environ, **told},
-            stdin=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            _, said = await process.communicate(json.dumps(task.payload, ensure_ascii=False).encode() + b"\n")
-        except asyncio.CancelledError:
-            await _end(process, task)
-            raise
-        sys.stderr.buffer.write(said)
-        sys.stderr.buffer.flush()
-        self._report(task, process.returncode or 0)
-        if process.returncode:
-            raise Ended(process.returncode, said.decode(errors="replace"))
 
-    def _report(self, task: Task, code: int) -> None:
+        def terms() -> Terms:
+            return {"doubt_at": task.stop_at, "kill_at": task.stop_at + KILL_AT * (task.valid_until - task.stop_at)}
+
+        def last() -> dict[str, Any]:
+            if task.state == "LOST":
+                return {"kill": True} if task.lost_because else dict(terms())
+            # It is only not wanted here any more: it may end in order, while somebody still waits for it.
+            soon = warden.now() + min(END_S, self._options.timeout / 2)
+            return {"doubt_at": 0.0, "kill_at": min(soon, terms()["kill_at"])}
+
+        passing = asyncio.ensure_future(stderr.pass_on())
+        try:
+            await guarded.see_through(told, terms, last)
+        finally:
+            # Everything that had it open was ended; what the warden could not end is not waited for.
+            await asyncio.wait({passing}, timeout=LAST_S)
+            passing.cancel()
+
+    def _tell(self, task: Task, code: int) -> None:
         if self._options.json:
             document = {"task_id": task.task_id, "queue": task.queue, "attempt": task.attempt, "exit_code": code}
             print(json.dumps(document), file=sys.stderr, flush=True)
 
 
+def _file_of(payload: Any) -> int:
+    """A command that does not read all of it keeps nobody waiting."""
+    file = os.memfd_create("payload")
+    with open(file, "wb", closefd=False) as written:
+        written.write(json.dumps(payload, ensure_ascii=False).encode() + b"\n")
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+class StandardError:
+    """A command's standard error, passed on as it comes, whole lines at a time; only its end is remembered."""
+
+    def __init__(self, file: int) -> None:
+        self._file = os.fdopen(file, "rb", buffering=0)
+        self._end = b""
+
+    async def pass_on(self) -> None:
+        reader = asyncio.StreamReader(limit=PIECE_BYTES)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._file
+        )
+        begun = b""
+        try:
+            while piece := await reader.read(PIECE_BYTES):
+                self._end = (self._end + piece)[-LAST_BYTES:]
+                whole, newline, begun = (begun + piece).rpartition(b"\n")
+                if len(begun) > LAST_BYTES:
+                    whole, newline, begun = whole + newline + begun, b"", b""
+                await asyncio.to_thread(_print, whole + newline)
+            if begun:
+                await asyncio.to_thread(_print, begun + b"\n")
+        finally:
+            transport.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def last_line(self) -> str:
+        lines = [line for line in self._end.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1][:SAID_CHARACTERS] if lines else ""
+
+
+def _print(said: bytes) -> None:
+    """In a thread: whoever reads our standard error slowly must not keep the heartbeats waiting."""
+    sys.stderr.buffer.write(said)
+    sys.stderr.buffer.flush()
+
+
 class Ended(Exception):
     """The command said that it failed."""
 
-    def __init__(self, code: int, said: str) -> None:
-        lines = [line for line in said.strip().splitlines() if line.strip()]
-        how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        super().__init__(f"{how}: {lines[-1][:SAID_CHARACTERS]}" if lines else how)
+    def __init__(self, how: str, said: str = "") -> None:
+        super().__init__(f"{how}: {said}" if said else how)
 
 
-async def _end(process: asyncio.subprocess.Process, task: Task) -> None:
-    """SIGTERM, and SIGKILL before the task can be another's."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(max(0.0, task.valid_for - KILL_BEFORE_S)):
-                await process.wait()
-        except TimeoutError:
-            pass
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-async def _work(client: Client, options: argparse.Namespace) -> int:
-    runner = Runner(options)
+async def _work(client: Client, options: argparse.Namespace, wardens: Wardens) -> int:
+    runner = Runner(options, wardens)
     worker = client.worker(
         options.queues, runner.run, concurrency=options.concurrency, worker_id=options.client, grace=options.grace
     )
@@ -135,7 +201,7 @@ async def _work(client: Client, options: argparse.Namespace) -> int:
         return 128 + signal.SIGTERM
     finally:
         enough.cancel()
-    return 0
+    return complain(options, runner.broken, 1, code="failed", outcome="unknown") if runner.broken else 0
 
 
 async def _drain_when_full(runner: Runner, worker: Any) -> None:
@@ -155,7 +221,13 @@ def _run(options: argparse.Namespace) -> int:
         return complain(options, message, NOT_RUNNABLE if there else NOT_FOUND, code="usage")
     if options.max is not None:
         options.concurrency = min(options.concurrency, options.max)
-    return run_with_client(options, _work)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    wardens = Wardens(options.to_run)
+    try:
+        return run_with_client(options, lambda client, given: _work(client, given, wardens))
+    finally:
+        wardens.close()
 
 
 def add(actions: Commands) -> None:

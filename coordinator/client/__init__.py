@@ -59,12 +59,18 @@ from coordinator.client.resources import Edge, Explanation, Loss, Reclaim, Resou
 from coordinator.client.sessions import Session, SessionHeld
 from coordinator.client.shards import ShardWorker
 from coordinator.client.stall import StallDetector, StallGuard
-from coordinator.client.sync import SyncClient, SyncHeld, SyncLock
+from coordinator.client.sync import SyncClient
+from coordinator.client.sync_leases import SyncLease, SyncSession, SyncSessionHeld
+from coordinator.client.sync_lock import SyncHeld, SyncLock
+from coordinator.client.sync_recipes import SyncBarrier, SyncElection, SyncGroup, SyncReadWriteLock, SyncSemaphore
+from coordinator.client.sync_registry import SyncQueues, SyncResources
+from coordinator.client.sync_work import SyncHolder, SyncShardWorker, SyncWorker
 from coordinator.client.tasks import Task
 from coordinator.client.valve import Freed, Relief, SafetyValve
 from coordinator.client.verifier import LeaseVerifier
 from coordinator.client.watch import Event
 from coordinator.client.worker import Worker
+from coordinator.trust import client_context
 
 __all__ = [
     "Barrier",
@@ -120,9 +126,22 @@ __all__ = [
     "StallDetector",
     "StallGuard",
     "Stalled",
+    "SyncBarrier",
     "SyncClient",
+    "SyncElection",
+    "SyncGroup",
     "SyncHeld",
+    "SyncHolder",
+    "SyncLease",
     "SyncLock",
+    "SyncQueues",
+    "SyncReadWriteLock",
+    "SyncResources",
+    "SyncSemaphore",
+    "SyncSession",
+    "SyncSessionHeld",
+    "SyncShardWorker",
+    "SyncWorker",
     "Task",
     "TaskLost",
     "TaskView",
@@ -132,5 +151,6 @@ __all__ = [
     "Waiting",
     "Worker",
     "WorkerView",
+    "client_context",
     "fencing_middleware",
 ]

@@ -1,91 +1,114 @@
-"""The async client's own objects for a thread that waits: `async with` is `with` there, and `async for` is `for`."""
+"""The async client's own objects for a thread that waits: `async with` is `with` there, and `async for` is `for`.
+
+What a method is called with and answers is taken from the async one, so that the two cannot drift apart.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from coordinator.client.blocks import Block
+from coordinator.client.blocks import Block, Interrupted
 from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread
 
-
-class Wrapped:
-    """Stands for an object of the async client, also where that is an argument."""
-
-    def __init__(self, seen: Any) -> None:
-        self._seen = seen
+A = TypeVar("A")
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class Blocking(Wrapped):
-    """Any object of the async client, seen from a thread that waits."""
+class Seen(Generic[A]):
+    """An object of the async client, and the thread in whose loop it lives."""
 
-    def __init__(self, seen: Any, thread: HeartbeatThread) -> None:
-        super().__init__(seen)
-        self._thread = thread
-        self._blocks: list[Block[Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._seen, name)
-        if not callable(found) or isinstance(found, type):
-            return self._wrapped(found)
-        return lambda *args, **named: self._wrapped(self._thread.run(_called(found, args, named)))
-
-    def _wrapped(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._wrapped(each) for each in value]
-        return Blocking(value, self._thread) if _asynchronous(type(value)) else value
+    def __init__(self, seen: A, thread: HeartbeatThread) -> None:
+        self._seen, self._thread = seen, thread
 
     def __repr__(self) -> str:
         return f"<waiting for {self._seen!r}>"
 
-    def __enter__(self) -> Any:
-        block: Block[Any] = Block(self._seen)
-        value = self._thread.enter(block)
+
+def waiting(asked: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Seen[A], P], T]:
+    """A method of the async object under its own signature, for a thread that waits."""
+
+    @functools.wraps(asked)
+    def wait(of: Seen[A], /, *args: P.args, **named: P.kwargs) -> T:
+        return of._thread.run(asked(of._seen, *args, **named))
+
+    return wait
+
+
+def iterating(asked: Callable[Concatenate[A, P], AsyncIterator[T]]) -> Callable[Concatenate[Seen[A], P], Iterator[T]]:
+    """The same of a method that `async for` goes through."""
+
+    @functools.wraps(asked)
+    def iterate(of: Seen[A], /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
+        return iterated(of._thread, asked(of._seen, *args, **named))
+
+    return iterate
+
+
+def iterated(thread: HeartbeatThread, items: AsyncIterator[T]) -> Iterator[T]:
+    try:
+        while found := thread.run(_next(items)):
+            yield found[0]
+    finally:
+        if hasattr(items, "aclose"):
+            thread.run(_closed(items))
+
+
+async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
+    try:
+        return (await anext(items),)
+    except StopAsyncIteration:
+        return None
+
+
+async def _closed(items: Any) -> None:
+    await items.aclose()
+
+
+class SyncBlock(Generic[A, S]):
+    """`with` around what the async client enters with `async with`. `shown` makes of what that gives what this gives.
+
+    `on_lost` and `interrupt`: how the block is told of what would cancel an async body. See `sync`.
+    """
+
+    def __init__(
+        self,
+        thread: HeartbeatThread,
+        manager: AbstractAsyncContextManager[A],
+        shown: Callable[[A], S],
+        on_lost: Callable[[], None] | None = None,
+        *,
+        interrupt: bool = False,
+    ) -> None:
+        self._thread, self._manager, self._shown = thread, manager, shown
+        self._on_lost, self._interrupt = on_lost, interrupt
+        self._blocks: list[Block[A]] = []
+
+    def __enter__(self) -> S:
+        block = Block(self._manager, self._on_lost, interrupt=self._interrupt)
+        shown = self._shown(self._thread.enter(block))
         self._blocks.append(block)
-        return self._wrapped(value)
+        block.begun()
+        return shown
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        block = self._blocks.pop()
         try:
-            self._thread.run(self._blocks.pop().leave())
-        except HoldfastError:
-            if kind is None:
-                raise
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator = self._seen.__aiter__()
+            block.ended()
+        except Interrupted as late:  # it came on the way out
+            block.ended()
+            error = error or late
         try:
-            while (item := self._thread.run(_called(_next, (iterator,), {}))) is not _END:
-                yield self._wrapped(item)
-        finally:
-            if hasattr(iterator, "aclose"):
-                self._thread.run(_called(iterator.aclose, (), {}))
-
-
-_END = object()
-
-
-async def _next(iterator: AsyncIterator[Any]) -> Any:
-    return await anext(iterator, _END)
-
-
-def _asynchronous(kind: Any) -> bool:
-    if any(hasattr(kind, name) for name in ("__aenter__", "__aiter__", "__await__")):
-        return True
-    members = [member for each in kind.__mro__ for member in vars(each).values()]
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in members)
-
-
-async def _called(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """In the loop, where objects of the client want to be made; awaited if that is what it takes."""
-    bare = {name: _bare(value) for name, value in named.items()}
-    result = function(*map(_bare, args), **bare)
-    return await result if inspect.iscoroutine(result) else result
-
-
-def _bare(value: Any) -> Any:
-    return value._seen if isinstance(value, Wrapped) else value
+            self._thread.run(block.leave())
+        except HoldfastError as lost:
+            if error is None or isinstance(error, Interrupted):
+                raise lost from None
+        # An exception of the body's own goes on.

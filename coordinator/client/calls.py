@@ -1,7 +1,8 @@
 """Requests to the cluster: any node, the leader preferred, repeated as their outcome allows, never past their deadline.
 
 A request that was refused is not repeated. One that nobody took is sent to the next node. One whose outcome is unknown,
-because the connection broke or the answer said so, is repeated under its request id, which applies it once.
+because the connection broke or the answer said so, is repeated under its request id, which applies it once. So is one
+that waits at a node which stands still: another node is asked before the first is hung up on, so it keeps its place.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,9 +21,12 @@ import aiohttp
 
 from coordinator.client import clock
 from coordinator.client.errors import HoldfastError, Invalid, OutcomeUnknown, TooMuch, Unavailable, denied
+from coordinator.client.pulse import Pulse
 
 FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
+PAUSES = 8
+"""No pause is longer than this part of the time there is: what is nearly over must not be slept through."""
 ATTEMPT_S = 2.0
 """How long one node may take to answer before another is asked: longer than an election by far."""
 MIN_ATTEMPT_S = 0.5
@@ -65,6 +70,27 @@ class _Retry(Exception):
         self.unknown, self.pause_s = unknown, pause_s
 
 
+class _Asking:
+    """The attempts of one call that may overlap. A node that sees its client hang up ends the wait of that request,
+    unless it was asked for again before: so none is hung up on before the call is over."""
+
+    def __init__(self) -> None:
+        self._attempts: list[asyncio.Task[Answer]] = []
+
+    def begin(self, attempt: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
+        self._attempts.append(asyncio.get_running_loop().create_task(attempt))
+        return self._attempts[-1]
+
+    async def __aenter__(self) -> _Asking:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for attempt in self._attempts:
+            attempt.cancel()
+        if self._attempts:
+            await asyncio.gather(*self._attempts, return_exceptions=True)
+
+
 class Calls:
     def __init__(
         self,
@@ -73,6 +99,7 @@ class Calls:
         namespace: str,
         timeout: float,
         headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         given = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
         self.endpoints = [each.strip().rstrip("/") for each in given if each.strip()]
@@ -85,15 +112,18 @@ class Calls:
                 raise Invalid(f"the endpoint {each!r} has no host, or a port that is none: say http://HOST:PORT")
         self.timeout = timeout
         self._headers = {"X-Holdfast-Namespace": namespace, **(headers or {})}
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._current = random.randrange(len(self.endpoints))
         self._leader = ""
         self._addresses: dict[str, int] = {}
         self._learning: asyncio.Task[None] | None = None
+        self._pulse = Pulse(self.session)
 
     async def close(self) -> None:
         if self._learning is not None:
             self._learning.cancel()
+        await self._pulse.close()
         if self._session is not None:
             await self._session.close()
 
@@ -101,7 +131,7 @@ class Calls:
         if self._session is not None and self._session.closed:
             raise HoldfastError("this client is closed", code="client_unusable")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ssl=self._tls or True)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self._session
 
@@ -142,24 +172,39 @@ class Calls:
             body = {**(body or {}), "request_id": request_id}
         request = _Request(method, path, body, query, accepts, content, headers)
         unknown, pause_s, failure = False, FIRST_PAUSE_S, "no attempt was made"
-        for attempt in range(1_000_000):
-            left = until - clock.now()
-            if left <= 0:
-                break
-            endpoint = self.current
-            try:
-                return await self._attempt(request, endpoint, min(left, attempt_s))
-            except _Retry as retry:
-                failure, unknown = str(retry), unknown or (retry.unknown and mutates)
-                self.move_on(endpoint)
-                if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
-                    pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
-                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
-                    await asyncio.sleep(max(0.0, min(pause, until - clock.now())))
+        async with _Asking() as asking:
+            for attempt in range(1_000_000):
+                left = until - clock.now()
+                if left <= 0:
+                    break
+                endpoint = self.current
+                try:
+                    if not waits:
+                        return await self._attempt(request, endpoint, min(left, attempt_s))
+                    return await self._wait_at(request, endpoint, min(left, attempt_s), asking)
+                except _Retry as retry:
+                    failure, unknown = str(retry), unknown or (retry.unknown and mutates)
+                    self.move_on(endpoint)
+                    if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
+                        pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
+                        pause_s = min(2 * pause_s, MAX_PAUSE_S, max(FIRST_PAUSE_S, limit_s / PAUSES))
+                        await asyncio.sleep(max(0.0, min(pause, until - clock.now())))
         if unknown:
             message = f"{method} {path} was sent, and no node could say what became of it: {failure}"
             raise OutcomeUnknown(message, request_id=request_id)
         raise Unavailable(f"no node took {method} {path} in time: {failure}; is a majority of the cluster running?")
+
+    async def _wait_at(self, request: _Request, endpoint: str, limit_s: float, asking: _Asking) -> Answer:
+        """An attempt that may take long, at a node that is looked at meanwhile. Left, it goes on until all is over."""
+        attempt = asking.begin(self._attempt(request, endpoint, limit_s))
+        lost = asyncio.ensure_future(self._pulse.until_lost(endpoint))
+        try:
+            await asyncio.wait({attempt, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if attempt.done():
+                return attempt.result()
+            raise _Retry(lost.result(), unknown=True)
+        finally:
+            lost.cancel()
 
     async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
         sent = clock.now()
@@ -176,6 +221,9 @@ class Calls:
             ) as response:
                 raw = await response.read()
                 status, headers = response.status, response.headers
+        except aiohttp.ClientConnectorCertificateError as error:
+            told = f"{endpoint} shows a certificate that is not believed ({error.certificate_error})"
+            raise _Retry(f"{told}: name its authority, and reach it by a name that is in it", unknown=False) from error
         except aiohttp.ClientConnectorError as error:
             raise _Retry(f"{endpoint} cannot be reached ({error.strerror or error})", unknown=False) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:

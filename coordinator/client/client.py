@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,6 +25,7 @@ from coordinator.client.resources import Resources
 from coordinator.client.sessions import Session, opened, session
 from coordinator.client.shards import Change, ShardWorker
 from coordinator.client.stall import StallDetector
+from coordinator.client.verifier import LeaseVerifier
 from coordinator.client.watch import Event, watch
 from coordinator.client.worker import Handler as TaskHandler
 from coordinator.client.worker import Worker
@@ -40,7 +42,8 @@ class Client:
     """`async with Client("http://127.0.0.1:7101,http://127.0.0.1:7102") as client:`
 
     `client_id` is who holds what is acquired; the default is new for every client. `timeout`: the deadline of a call
-    that is given none, all its attempts together.
+    that is given none, all its attempts together. `tls`: what `client_context(ca, cert, key)` makes, for https://.
+    `token`: an access token, where nodes ask for one.
     """
 
     def __init__(
@@ -51,9 +54,12 @@ class Client:
         namespace: str = "default",
         timeout: float = DEFAULT_TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
     ) -> None:
         self.client_id = client_id or default_client_id()
-        self.calls = Calls(endpoints, namespace=namespace, timeout=timeout, headers=headers)
+        carried = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+        self.calls = Calls(endpoints, namespace=namespace, timeout=timeout, headers=carried, tls=tls)
         self.stalls = StallDetector()
         self.keeper = Keeper()
         self.leases = Leases(self)
@@ -214,6 +220,10 @@ class Client:
         return watch(
             self, prefix=prefix, kinds=kinds, owner=owner, from_revision=from_revision, after=after, patience=patience
         )
+
+    def verifier(self, prefix: str = "", *, ttl: float = 10.0) -> LeaseVerifier:
+        """`async with client.verifier("tmp/") as verifier:` who has a lease, from memory. See `LeaseVerifier`."""
+        return LeaseVerifier(self, prefix, ttl=ttl)
 
     async def reclaim_worker(
         self,

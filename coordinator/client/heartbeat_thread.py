@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from coordinator.client.blocks import Block
@@ -35,7 +36,9 @@ class HeartbeatThread:
     def __init__(self, *, priority: bool) -> None:
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._blocks: list[Block[Any]] = []
+        self._aside: set[asyncio.Task[None]] = set()
         self.priority: Priority = "normal"
         started = threading.Event()
         self._thread = threading.Thread(
@@ -66,9 +69,52 @@ class HeartbeatThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise HoldfastError("this client was closed meanwhile", code="client_unusable") from None
         except BaseException:
             future.cancel()
             raise
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """What `work` answers, done in a thread of its own, at the priority of the caller's threads.
+
+        A thread cannot be cancelled: whoever waits for it is, when it has ended.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def tell(settle: Callable[[Any], None], outcome: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(settle, outcome)
+
+        def run() -> None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            try:
+                answer = work()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                tell(done.set_exception, error)
+            else:
+                tell(done.set_result, answer)
+
+        threading.Thread(target=run, name="holdfast-work", daemon=True).start()
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait({done})
+            if not done.cancelled():
+                done.exception()
+            raise
+
+    def start_aside(self, work: Callable[[], None]) -> None:
+        """The same without waiting for it; to be called in the loop."""
+        task = self._loop.create_task(self.aside(work))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """In the loop, from any thread or signal handler, without waiting for it."""
+        self._loop.call_soon_threadsafe(work)
 
     def enter(self, block: Block[T]) -> T:
         self._blocks = [each for each in self._blocks if not each.over]

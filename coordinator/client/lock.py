@@ -2,7 +2,9 @@
 
 Renewal runs in a task of its own, every third of the lease time. Ownership counts from when the request that confirmed
 it was *sent*. When half of the lease time has passed without a confirmation, the body is cancelled: it has the other
-half to end before the cluster may grant the lock to anybody else.
+half to end before the cluster may grant the lock to anybody else. Until then a renewal that fails is tried again, at
+any node and after short pauses: an outage costs no lock if it is over a pause before, so one of up to a sixth of the
+lease time, less an eighth of that, whenever it begins.
 """
 
 from __future__ import annotations

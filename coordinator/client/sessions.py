@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
-from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, SessionLost, denied
+from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
 from coordinator.client.leases import MAX_LOOKUP, Lease, Owner, held
 from coordinator.client.lock import LONG_WAIT_S, Body, Mode, State
 
@@ -97,15 +97,27 @@ class Session(Owner):
 
     # --- what belongs to it ---------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Who asks for something in its name is told at once that it is over: it is lost then, with all it owns."""
+        try:
+            yield
+        except NotHeld as error:
+            if error.code in ("unknown_session", "session_expired"):
+                self.lose(str(error))
+            raise
+
     async def acquire_lease(self, resource_id: str, *, timeout: float | None = None) -> Lease:
-        return await self._client.leases.acquire(resource_id, self.ttl_s, session=self, timeout=timeout)
+        with self._noticing():
+            return await self._client.leases.acquire(resource_id, self.ttl_s, session=self, timeout=timeout)
 
     async def acquire_leases(
         self, resource_ids: Sequence[str], *, tokens: bool = False, timeout: float | None = None
     ) -> list[Lease]:
-        return await self._client.leases.acquire_many(
-            resource_ids, self.ttl_s, tokens=tokens, session=self, timeout=timeout
-        )
+        with self._noticing():
+            return await self._client.leases.acquire_many(
+                resource_ids, self.ttl_s, tokens=tokens, session=self, timeout=timeout
+            )
 
     def lease(self, resource_id: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
         return held(self.acquire_lease, resource_id, timeout=timeout)
@@ -163,7 +175,8 @@ class Session(Owner):
         while True:
             piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
             body["block_time_ms"] = round(piece * 1000)
-            answer = await self._client.calls.call("POST", "/locks/acquire", body, waits=piece, accepts=(409,))
+            with self._noticing():
+                answer = await self._client.calls.call("POST", "/locks/acquire", body, waits=piece, accepts=(409,))
             if answer.status != 409:
                 hold = SessionHeld(self, key, answer.body["fencing_token"], answer.body["lease_id"])
                 self._holds[hold] = None
@@ -226,6 +239,8 @@ class SessionHeld:
             self._session.off_doubt(self._on_doubt)
         if not self._released:
             alive = self.state in ("HELD", "SUSPENDED")
+            if self.state == "LOST":
+                self.lost_because = self.lost_because or self._session.lost_because or self._session.trouble
             self._released = True
             if alive:
                 await self._session.release_lock(self.key, self.token)

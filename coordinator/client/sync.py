@@ -20,135 +20,45 @@ block is told of the loss, in the way it chooses:
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from coordinator.client.blocking import Blocking, Wrapped
-from coordinator.client.blocks import Block, Interrupted
+from coordinator.client.blocking import Seen, SyncBlock, iterated, waiting
 from coordinator.client.client import DEFAULT_TIMEOUT_S, Client
-from coordinator.client.errors import HoldfastError, LockLost, Stalled
+from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread, Priority
-from coordinator.client.lock import Held, Lock, Mode, State
-from coordinator.client.stall import Watched
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class SyncHeld(Wrapped):
-    """One hold of a lock, as `Held`; every property may be read from any thread."""
-
-    def __init__(self, held: Held, thread: HeartbeatThread, client: Client) -> None:
-        super().__init__(held)
-        self._held, self._thread, self._client = held, thread, client
-        self.key, self.keys, self.token, self.tokens = held.key, held.keys, held.token, held.tokens
-
-    @property
-    def valid_for(self) -> float:
-        return self._held.valid_for
-
-    @property
-    def state(self) -> State:
-        return self._held.state
-
-    def check(self) -> None:
-        """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
-        self._held.check()
-
-    def verify(self) -> bool | None:
-        """Whether the cluster says that the token is the holder's now; None: it could not be asked."""
-        return self._thread.run(self._held.verify())
-
-    @contextlib.contextmanager
-    def guard(self, work: float) -> Iterator[Watching]:
-        """`with connection, held.guard(work=2.0):` raises Stalled out of it when a pause left too little time.
-
-        Entered after the transaction, so left before it: what it raises rolls back. See `stall`.
-        """
-        self.check()
-        stalls, watched = self._client.stalls, Watched(self._held, work)
-
-        async def begin() -> None:
-            stalls.add(watched)
-
-        self._thread.run(begin())
-        watching = Watching(self, watched)
-        try:
-            yield watching
-            watching.check()
-        except Stalled as stalled:
-            stalled.details["current"] = self.verify()
-            raise
-        finally:
-            stalls.remove(watched)
+from coordinator.client.holders import Copies
+from coordinator.client.leases import Lease
+from coordinator.client.lock import Mode
+from coordinator.client.reclaim import ReclaimItem
+from coordinator.client.sessions import Session
+from coordinator.client.sync_leases import SyncLease, SyncSession
+from coordinator.client.sync_lock import SyncLock
+from coordinator.client.sync_recipes import SyncBarrier, SyncElection, SyncGroup, SyncReadWriteLock, SyncSemaphore
+from coordinator.client.sync_registry import SyncQueues, SyncResources
+from coordinator.client.sync_work import (
+    Change,
+    OnTombstone,
+    SyncHolder,
+    SyncShardWorker,
+    SyncWorker,
+    TaskHandler,
+    reclaim,
+)
+from coordinator.client.verifier import LeaseVerifier
+from coordinator.client.watch import Event
 
 
-class Watching:
-    """Work under a guard."""
-
-    def __init__(self, held: SyncHeld, watched: Watched) -> None:
-        self._held, self._watched = held, watched
-
-    def check(self) -> None:
-        """Raises Stalled after too long a pause, LockLost if the lock is not held."""
-        self._held._client.stalls.tick()
-        self._watched.check()
-
-
-class SyncLock:
-    """`with client.lock("key", ttl=10) as held:`"""
-
-    def __init__(
-        self, lock: Lock, thread: HeartbeatThread, client: Client, on_lost: Callable[[], None] | None, interrupt: bool
-    ) -> None:
-        self._lock, self._thread, self._client = lock, thread, client
-        self._on_lost, self._interrupt = on_lost, interrupt
-        self._block: Block[Held] | None = None
-
-    def __enter__(self) -> SyncHeld:
-        block = self._block = Block(self._lock, self._on_lost, interrupt=self._interrupt)
-        held = SyncHeld(self._thread.enter(block), self._thread, self._client)
-        block.begun()
-        return held
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        block = self._block
-        if block is None:
-            return
-        try:
-            block.ended()
-        except Interrupted as late:  # it came on the way out
-            block.ended()
-            error = error or late
-        try:
-            self._thread.run(block.leave())
-        except LockLost as lost:
-            if error is None or isinstance(error, Interrupted):
-                raise lost from None
-        # An exception of the body's own goes on.
-
-
-def _waiting(
-    asked: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncClient, P], T]:
-    """A method of the async client under its own signature, for a thread that waits."""
-
-    @functools.wraps(asked)
-    def wait(client: SyncClient, /, *args: P.args, **named: P.kwargs) -> T:
-        return client._thread.run(asked(client._client, *args, **named))
-
-    return wait
-
-
-class SyncClient:
+class SyncClient(Seen[Client]):
     """`with SyncClient("http://127.0.0.1:7101") as client:`
 
-    Whatever else the async client has is here under the same name: coroutines wait, `async with` is `with`, `async for`
-    is `for`. `raise_priority=False` leaves the heartbeat thread's priority alone.
+    Everything the async client has is here under the same name: coroutines wait, `async with` is `with`, `async for` is
+    `for`, and what it calls back is an ordinary function, called in a thread of its own. `raise_priority=False` leaves
+    the heartbeat thread's priority alone.
     """
 
     def __init__(
@@ -159,19 +69,27 @@ class SyncClient:
         namespace: str = "default",
         timeout: float = DEFAULT_TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
         raise_priority: bool = True,
     ) -> None:
-        self._thread = HeartbeatThread(priority=raise_priority)
+        thread = HeartbeatThread(priority=raise_priority)
 
         async def made() -> Client:
-            return Client(endpoints, client_id=client_id, namespace=namespace, timeout=timeout, headers=headers)
+            return Client(
+                endpoints, client_id=client_id, namespace=namespace, timeout=timeout, headers=headers, tls=tls,
+                token=token,
+            )  # fmt: skip
 
         try:
-            self._client = self._thread.run(made())
+            client = thread.run(made())
         except BaseException:
-            self._thread.close()
+            thread.close()
             raise
-        self.client_id = self._client.client_id
+        super().__init__(client, thread)
+        self.client_id = client.client_id
+        self.resources = SyncResources(client.resources, thread)
+        self.queues = SyncQueues(client.queues, thread)
 
     @property
     def priority(self) -> Priority:
@@ -195,11 +113,13 @@ class SyncClient:
         if self._thread.in_use:
             raise HoldfastError("a block of this client is still running: let it end, then close", code="client_in_use")
         with contextlib.suppress(HoldfastError):
-            self._thread.run(self._client.close())
+            self._thread.run(self._seen.close())
             self._thread.run(self._thread.quiet())
         self._thread.close()
 
-    call = _waiting(Client.call)
+    call = waiting(Client.call)
+
+    # --- locks ----------------------------------------------------------------------------------------------------
 
     def lock(
         self,
@@ -214,8 +134,8 @@ class SyncClient:
         interrupt: bool = False,
     ) -> SyncLock:
         """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy."""
-        lock = self._client.lock(key, ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
-        return SyncLock(lock, self._thread, self._client, on_lost, interrupt)
+        lock = self._seen.lock(key, ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        return SyncLock(lock, self._thread, self._seen, on_lost, interrupt)
 
     def locks(
         self,
@@ -227,9 +147,167 @@ class SyncClient:
         interrupt: bool = False,
     ) -> SyncLock:
         """Several keys at once, all or none."""
-        return SyncLock(self._client.locks(keys, ttl, wait=wait), self._thread, self._client, on_lost, interrupt)
+        return SyncLock(self._seen.locks(keys, ttl, wait=wait), self._thread, self._seen, on_lost, interrupt)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Blocking(self._client, self._thread).__getattr__(name)
+    # --- leases and sessions --------------------------------------------------------------------------------------
+
+    def acquire_lease(
+        self,
+        resource_id: str,
+        *,
+        ttl: float = 60.0,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[SyncLease], None] | None = None,
+        timeout: float | None = None,
+    ) -> SyncLease:
+        """A lease that is renewed until it is released, lost, or `max_lifetime` seconds old."""
+        asking = self._seen.acquire_lease(resource_id, ttl=ttl, max_lifetime=max_lifetime, timeout=timeout)
+        return self._leased(self._thread.run(asking), on_lost)
+
+    def lease(
+        self,
+        resource_id: str,
+        *,
+        ttl: float = 60.0,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[SyncLease], None] | None = None,
+    ) -> AbstractContextManager[SyncLease]:
+        """`with client.lease("id") as lease:` LeaseLost is raised at the end when it was lost meanwhile."""
+        leased = self._seen.lease(resource_id, ttl=ttl, max_lifetime=max_lifetime)
+        return SyncBlock(self._thread, leased, lambda lease: self._leased(lease, on_lost))
+
+    def acquire_leases(
+        self,
+        resource_ids: Sequence[str],
+        *,
+        ttl: float = 60.0,
+        max_lifetime: float | None = None,
+        tokens: bool = False,
+        on_lost: Callable[[SyncLease], None] | None = None,
+        timeout: float | None = None,
+    ) -> list[SyncLease]:
+        """Any number, in order. `tokens`: also learn their fencing tokens. `timeout` is that of 2,000 of them."""
+        asking = self._seen.acquire_leases(
+            resource_ids, ttl=ttl, max_lifetime=max_lifetime, tokens=tokens, timeout=timeout
+        )
+        return [self._leased(lease, on_lost) for lease in self._thread.run(asking)]
+
+    def _leased(self, lease: Lease, on_lost: Callable[[SyncLease], None] | None) -> SyncLease:
+        shown = SyncLease(lease, self._thread)
+        if on_lost is not None:
+            shown.on_lost(on_lost)
+        return shown
+
+    def session(self, ttl: float = 30.0) -> AbstractContextManager[SyncSession]:
+        """`with client.session() as session:` One heartbeat keeps all the locks and leases it owns."""
+        return SyncBlock(self._thread, self._seen.session(ttl), self._opened)
+
+    def open_session(self, ttl: float = 30.0, *, timeout: float | None = None) -> SyncSession:
+        """A session that is kept until `close`."""
+        return self._opened(self._thread.run(self._seen.open_session(ttl, timeout=timeout)))
+
+    def _opened(self, session: Session) -> SyncSession:
+        return SyncSession(session, self._thread)
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        *,
+        prefix: str = "",
+        kinds: Sequence[str] = (),
+        owner: str = "",
+        from_revision: int | None = None,
+        after: str | None = None,
+        patience: float = 60.0,
+    ) -> Iterator[Event]:
+        """Events from now on, from a revision, or `after` the event of an id: every one once, also when nodes die."""
+        events = self._seen.watch(
+            prefix=prefix, kinds=kinds, owner=owner, from_revision=from_revision, after=after, patience=patience
+        )
+        return iterated(self._thread, events)
+
+    def verifier(self, prefix: str = "", *, ttl: float = 10.0) -> AbstractContextManager[LeaseVerifier]:
+        """`with client.verifier("tmp/") as verifier:` who has a lease, from memory: it answers in any thread."""
+        return SyncBlock(self._thread, self._seen.verifier(prefix, ttl=ttl), lambda verifier: verifier)
+
+    def reclaim_worker(
+        self,
+        provider: str,
+        handler: Callable[[ReclaimItem], None],
+        *,
+        kinds: Sequence[str] | None = None,
+        concurrency: int = 4,
+        worker_id: str | None = None,
+        claim: float = 30.0,
+        grace: float = 5.0,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Cleans up after `provider` until `stop` is set. What the handler raises is why it is tried again."""
+        working = reclaim(
+            self._seen, self._thread, provider, handler, stop,
+            kinds=kinds, concurrency=concurrency, worker_id=worker_id, claim=claim, grace=grace,
+        )  # fmt: skip
+        self._thread.run(working)
+
+    def holder(
+        self,
+        holder_id: str,
+        on_tombstone: OnTombstone,
+        *,
+        copies: Copies | None = None,
+        state_file: str | os.PathLike[str] | None = None,
+        session_ttl: float | None = None,
+    ) -> SyncHolder:
+        """`with client.holder("edge-7", drop) as holder: holder.keep("id", fetch)`. See `Holder`, `Client.holder`."""
+        return SyncHolder(
+            self._seen, self._thread, holder_id, on_tombstone,
+            copies=copies, state_file=state_file, session_ttl=session_ttl,
+        )  # fmt: skip
+
+    def worker(
+        self,
+        queues: str | Sequence[str] | Mapping[str, TaskHandler] = (),
+        handler: TaskHandler | None = None,
+        *,
+        concurrency: int = 4,
+        worker_id: str | None = None,
+        grace: float = 30.0,
+    ) -> SyncWorker:
+        """Does the tasks of queues: `client.worker("thumbnails", make).run()`. See `Worker`."""
+        return SyncWorker(
+            self._seen, self._thread, queues, handler, concurrency=concurrency, worker_id=worker_id, grace=grace
+        )
+
+    def shard_worker(
+        self,
+        queue: str,
+        on_assigned: Change,
+        on_revoked: Change,
+        *,
+        capacity: int = 0,
+        worker_id: str | None = None,
+        grace: float = 30.0,
+    ) -> SyncShardWorker:
+        """Has a share of a queue's shards. See `ShardWorker`."""
+        return SyncShardWorker(
+            self._seen, self._thread, queue, on_assigned, on_revoked,
+            capacity=capacity, worker_id=worker_id, grace=grace,
+        )  # fmt: skip
+
+    # --- recipes --------------------------------------------------------------------------------------------------
+
+    def election(self, name: str, *, ttl: float = 10.0) -> SyncElection:
+        return SyncElection(self._seen.election(name, ttl=ttl), self._thread, self._seen)
+
+    def semaphore(self, name: str, permits: int, *, ttl: float = 10.0) -> SyncSemaphore:
+        return SyncSemaphore(self._seen.semaphore(name, permits, ttl=ttl), self._thread, self._seen)
+
+    def read_write_lock(self, name: str, *, ttl: float = 10.0) -> SyncReadWriteLock:
+        return SyncReadWriteLock(self._seen.read_write_lock(name, ttl=ttl), self._thread, self._seen)
+
+    def barrier(self, name: str, parties: int, *, ttl: float = 10.0) -> SyncBarrier:
+        return SyncBarrier(self._seen.barrier(name, parties, ttl=ttl), self._thread)
+
+    def group(self, name: str, *, ttl: float = 10.0) -> SyncGroup:
+        return SyncGroup(self._seen.group(name, ttl=ttl), self._thread)

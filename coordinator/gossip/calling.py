@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -39,8 +40,12 @@ class Traffic:
 class Caller:
     """Calls other nodes in the name of `asker`."""
 
-    def __init__(self, asker: str, seal: Seal, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, asker: str, seal: Seal, session: aiohttp.ClientSession, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.traffic = Traffic()
+        self._tls = tls or True
+        self._scheme = "http" if tls is None else "https"
         self._asker = asker
         self._seal = seal
         self._session = session
@@ -59,8 +64,8 @@ class Caller:
 
     async def _challenge(self, address: str) -> tuple[str, bytes]:
         async with self._session.post(
-            f"http://{address}{PREFIX}/challenge", headers={SENDER_HEADER: self._asker}, timeout=_limit(),
-            allow_redirects=False,
+            f"{self._scheme}://{address}{PREFIX}/challenge", headers={SENDER_HEADER: self._asker}, timeout=_limit(),
+            allow_redirects=False, ssl=self._tls,
         ) as answer:  # fmt: skip
             raw = await _bounded(answer, 4096)
         match unpacked(raw):
@@ -73,8 +78,9 @@ class Caller:
         headers = {SENDER_HEADER: self._asker, NONCE_HEADER: nonce.hex(), MAC_HEADER: mac.hex()}
         self.traffic.sent_bytes += len(body)
         async with self._session.post(
-            f"http://{address}{path}", data=io.BytesIO(body), headers=headers, timeout=_limit(), allow_redirects=False
-        ) as answer:
+            f"{self._scheme}://{address}{path}", data=io.BytesIO(body), headers=headers, timeout=_limit(),
+            allow_redirects=False, ssl=self._tls,
+        ) as answer:  # fmt: skip
             raw = await _bounded(answer, MESSAGE_BYTES)
             told = answer.headers.get(MAC_HEADER, "")
             status = answer.status

@@ -53,7 +53,8 @@ class Listener:
     async def start(self) -> None:
         await self._runner.setup()
         host, port = split_address("listen", self._settings.listen)
-        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+        tls = None if self._settings.tls is None else self._settings.tls.serving()
+        await web.TCPSite(self._runner, host, port, ssl_context=tls, reuse_address=True).start()
 
     async def stop(self) -> None:
         await self._runner.cleanup()

@@ -26,6 +26,7 @@ from coordinator.gossip.seal import Nonces, Seal
 from coordinator.gossip.settings import GossipSettings
 from coordinator.gossip.store import Store, StoreError
 from coordinator.gossip.tally import STANDARD, Implausible
+from coordinator.trust import client_context
 
 T = TypeVar("T")
 
@@ -72,7 +73,9 @@ class GossipNode:
         self.replica.load(self._store.load())
         await self._listener.start()
         self._session = aiohttp.ClientSession()
-        self._caller = Caller(self.settings.node_id, self._seal, self._session)
+        files = self.settings.tls
+        tls = None if files is None else client_context(files.ca, files.cert, files.key)
+        self._caller = Caller(self.settings.node_id, self._seal, self._session, tls)
         self._begin(self._rounds())
         told = {"listen": self.settings.listen, "incarnation": self.incarnation, "items": len(self.replica.items)}
         log_event("gossip_started", told)

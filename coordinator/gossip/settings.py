@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.addresses import AddressError, split_address
+from coordinator.addresses import AddressError, is_loopback, split_address
+from coordinator.credentials import ConfigError, TlsFiles, read_tls
 from coordinator.gossip.seal import SECRET_MIN_BYTES
 from coordinator.gossip.tally import Implausible, check_node_id
 
@@ -20,6 +21,8 @@ _KINDS: dict[str, type] = {
     "secret_file": str,
     "peers": list,
     "round_ms": int,
+    "tls": dict,
+    "insecure": bool,
 }
 _REQUIRED = ("node_id", "listen", "file", "secret_file")
 
@@ -37,9 +40,11 @@ class GossipSettings:
     secret: bytes = field(repr=False)
     peers: tuple[str, ...] = ()
     round_ms: int = ROUND_MS
+    tls: TlsFiles | None = None
 
 
-def load_settings(path: Path) -> GossipSettings:
+def load_settings(path: Path, *, insecure: bool = False) -> GossipSettings:
+    """`insecure`: as if the file said so."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -59,6 +64,9 @@ def load_settings(path: Path) -> GossipSettings:
     round_ms = table.get("round_ms", ROUND_MS)
     if not 10 <= round_ms <= 3_600_000:
         raise SettingsError(f"{path}: round_ms {round_ms} is not from 10 ms to an hour")
+    tls = _tls(path, table.get("tls", {}))
+    if tls is None and not (insecure or table.get("insecure", False)):
+        _refuse_exposure(path, table["listen"])
     return GossipSettings(
         table["node_id"],
         table["listen"],
@@ -66,7 +74,25 @@ def load_settings(path: Path) -> GossipSettings:
         load_secret(path.parent / table["secret_file"]),
         tuple(peers),
         round_ms,
+        tls,
     )
+
+
+def _tls(path: Path, table: Mapping[str, Any]) -> TlsFiles | None:
+    try:
+        for key in table.keys() - {"cert", "key", "ca"}:
+            raise ConfigError(f"tls.{key} is not known; known are cert, key and ca")
+        return read_tls(table, path.parent)
+    except ConfigError as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def _refuse_exposure(path: Path, listen: str) -> None:
+    if not is_loopback(split_address("listen", listen)[0]):
+        raise SettingsError(
+            f"{path}: listen {listen!r} is open to other hosts without TLS, so that records can be read on the way; "
+            "name certificates in [tls] (docs/SECURITY.md), listen on 127.0.0.1, or say insecure = true (--insecure)"
+        )
 
 
 def load_secret(path: Path) -> bytes:
@@ -87,7 +113,7 @@ def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
         kind = _KINDS.get(key)
         if kind is None:
             raise SettingsError(f"{path}: {key} is not known; known are {', '.join(_KINDS)}")
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise SettingsError(f"{path}: {key} must be {kind.__name__}")
     missing = [key for key in _REQUIRED if key not in table]
     if missing:

@@ -7,6 +7,7 @@ import logging
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from coordinator.clientlimits import BODY_BYTES, ClientLimits
 from coordinator.http import (
     backup,
     cluster_routes,
@@ -17,6 +18,7 @@ from coordinator.http import (
     heartbeats,
     leases,
     locks,
+    members,
     namespaces,
     openapi,
     queues,
@@ -24,24 +26,27 @@ from coordinator.http import (
     resources,
     sessions,
     shards,
+    surroundings,
     tasks,
     telemetry,
+    tokens,
     tombstones,
+    trail,
+    ui,
     watch,
 )
 from coordinator.http.bodies import respond
+from coordinator.http.entrance import BODIES, LIMITS, Bodies, entrance
 from coordinator.http.errors import ApiError
 from coordinator.http.forwarding import forwarding_client
 from coordinator.http.keys import NODE
 from coordinator.http.operations import Operation
 from coordinator.http.ports import NodeView
-
-BODY_BYTES_MAX = 4 << 20
-"""Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
+from coordinator.http.shedding import Shed
 
 NOUNS = (
-    locks, fencing, leases, heartbeats, sessions, explain, tombstones, resources, edges, reclaims, queues, tasks,
-    shards, namespaces, watch, cluster_routes, backup, telemetry, health,
+    locks, fencing, leases, heartbeats, sessions, explain, tombstones, resources, edges, surroundings, reclaims, queues,
+    tasks, shards, namespaces, watch, cluster_routes, members, backup, telemetry, tokens, trail, health,
 )  # fmt: skip
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,15 +59,22 @@ def all_operations() -> list[Operation]:
     return [operation for noun in NOUNS for operation in noun.operations()]
 
 
-def build_app(node: NodeView, *, body_bytes_max: int = BODY_BYTES_MAX) -> web.Application:
+def build_app(
+    node: NodeView, *, limits: ClientLimits | None = None, body_bytes_max: int = BODY_BYTES
+) -> web.Application:
     """The whole REST interface in front of `node`."""
-    app = web.Application(middlewares=[_one_error_shape], client_max_size=body_bytes_max)
+    app = web.Application(middlewares=[_one_error_shape, entrance], client_max_size=body_bytes_max)
     app[NODE] = node
+    app[LIMITS] = limits or ClientLimits()
+    app[BODIES] = Bodies()
+    app.cleanup_ctx.append(node.admission.watch_load)
+    app.on_shutdown.append(node.admission.stop)
     app.on_response_prepare.append(_add_headers)
     app.cleanup_ctx.append(forwarding_client)
     operations = app[OPERATIONS] = all_operations()
     app.add_routes([operation.route() for operation in operations])
     app.add_routes(openapi.routes(operations))
+    app.add_routes(ui.routes())
     return app
 
 
@@ -71,6 +83,9 @@ async def _one_error_shape(request: web.Request, handler: Handler) -> web.Stream
     try:
         _refuse_large(request)
         return await handler(request)
+    except Shed as error:
+        answer = respond(request, error.body(), error.status, error.headers())
+        return request.app[NODE].admission.held(answer, error.retry_s)
     except ApiError as error:
         return respond(request, error.body(), error.status, error.headers())
     except web.HTTPException as error:

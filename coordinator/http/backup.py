@@ -10,6 +10,7 @@ from aiohttp import web
 
 from cluster.ports import Denied
 from coordinator.backups import Writing, new_header
+from coordinator.http import trail
 from coordinator.http.errors import ApiError, from_outcome
 from coordinator.http.keys import NODE
 from coordinator.http.operations import Call, Operation
@@ -28,6 +29,7 @@ async def backup(call: Call) -> web.StreamResponse:
         writing, revision = await _frozen(call)
         # Its steps run one after the other, also when this request is cancelled in the middle of one.
         with contextlib.closing(_Thread(writing)) as thread:
+            await trail.begin(call, "cluster.backup", call.request.app[NODE].node_id)
             return await _send(call.request, thread, revision)
 
 
@@ -77,7 +79,7 @@ async def _send(request: web.Request, thread: _Thread, revision: int) -> web.Str
 def operations() -> list[Operation]:
     return [
         Operation(
-            method="GET", tag="operations", path="/api/v1/backup", handler=backup, spaced=False,
+            method="GET", tag="operations", path="/api/v1/backup", handler=backup, spaced=False, streams=True,
             about="A backup as of a linearizable revision. Every block of it and the whole are checksummed: "
             "`holdfast backup FILE` takes it and checks it, `holdfast restore FILE` begins a new cluster with it.",
             answers={200: {}}, denials=(429,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -10,6 +11,8 @@ import msgpack
 from aiohttp import ClientPayloadError, web
 from aiohttp.http_exceptions import ContentEncodingError
 
+from coordinator.clientlimits import BODY_OBJECTS
+from coordinator.http.entrance import BODIES, BODY_OF, LIMITS
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.fields import SHOWN_CHARACTERS
 
@@ -35,8 +38,16 @@ async def read_object(request: web.Request) -> dict[Any, Any]:
 
 async def read_bytes(request: web.Request) -> bytes:
     """The whole body, decompressed if it says it is compressed."""
+    bodies, limit_s = request.app[BODIES], request.app[LIMITS].body_seconds
+    bodies.reserve(request, request.get(BODY_OF, ""))
     try:
-        return await request.read()
+        async with asyncio.timeout(limit_s):
+            body = await request.read()
+        bodies.settle(request, len(body))
+        return body
+    except TimeoutError:
+        message = f"the body did not come within {limit_s:g} seconds; send it at once, or less at a time"
+        raise ApiError(408, "slow_request", message, outcome="retry") from None
     except (web.RequestPayloadError, ContentEncodingError, ClientPayloadError):
         raise bad_request("the body is not compressed the way Content-Encoding says", field="body") from None
 
@@ -56,7 +67,8 @@ def respond(
 def _decode(content_type: str, body: bytes) -> Any:
     if content_type == MSGPACK:
         try:
-            return msgpack.unpackb(body, object_pairs_hook=_once, max_ext_len=0)
+            counted = _Counted()
+            return msgpack.unpackb(body, object_pairs_hook=counted.object, list_hook=counted.list, max_ext_len=0)
         except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
             raise bad_request("the body is not valid msgpack, or has other keys than texts", field="body") from None
     if content_type in _JSON_TYPES:
@@ -70,7 +82,7 @@ def _decode_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is not UTF-8 from byte {error.start} on", field="body") from None
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_Counted().object, parse_constant=_no_constant)
     except RecursionError:
         raise bad_request("the body is nested too deeply", field="body") from None
     except json.JSONDecodeError as error:
@@ -78,6 +90,26 @@ def _decode_json(body: bytes) -> Any:
     except ValueError:
         # Python refuses whole numbers of more than some thousand digits.
         raise bad_request("the body has a number that is too long", field="body") from None
+
+
+class _Counted:
+    """What a body is made of, as it is read; beyond the bound the rest is not."""
+
+    def __init__(self) -> None:
+        self._left = BODY_OBJECTS
+
+    def object(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._one_more()
+        return _once(pairs)
+
+    def list(self, items: list[Any]) -> list[Any]:
+        self._one_more()
+        return items
+
+    def _one_more(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise bad_request(f"the body has more than {BODY_OBJECTS} objects; send less at a time", field="body")
 
 
 def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from cluster.ports import Committed, Denied, Member, Outcome
 from coordinator.addresses import AddressError, is_wildcard, split_address
+from coordinator.http import trail
 from coordinator.http.errors import ApiError, bad_request, from_outcome
 from coordinator.http.fields import Field, Integer, Shape, Text
 from coordinator.http.forwarding import forward_to_leader
@@ -37,21 +38,24 @@ async def add_member(call: Call) -> web.Response:
     def added(status: StatusView) -> bool:
         return any((held.id, held.peer, held.http) == (member.id, member.peer, member.http) for held in status.members)
 
-    return await _on_leader(call, lambda host, timeout_s: host.add_member(member, timeout_s), added)
+    named = "member.add", f"{member.id} {member.peer} {member.http}"
+    return await _on_leader(call, named, lambda host, timeout_s: host.add_member(member, timeout_s), added)
 
 
 async def remove_member(call: Call) -> web.Response:
     def removed(status: StatusView) -> bool:
         return all(held.id != call.places["id"] for held in status.members)
 
-    return await _on_leader(call, lambda host, timeout_s: host.remove_member(call.places["id"], timeout_s), removed)
+    named, node_id = ("member.remove", call.places["id"]), call.places["id"]
+    return await _on_leader(call, named, lambda host, timeout_s: host.remove_member(node_id, timeout_s), removed)
 
 
 async def transfer(call: Call) -> web.Response:
     def transferred(status: StatusView) -> bool:
         return status.leader is not None and status.leader == call.body["target"]
 
-    return await _on_leader(call, lambda host, timeout_s: host.transfer(call.body["target"], timeout_s), transferred)
+    named, target = ("leader.transfer", call.body["target"] or ""), call.body["target"]
+    return await _on_leader(call, named, lambda host, timeout_s: host.transfer(target, timeout_s), transferred)
 
 
 async def snapshot(call: Call) -> web.Response:
@@ -81,13 +85,18 @@ def cluster_document(status: StatusView) -> dict[str, Any]:
     }
 
 
-async def _on_leader(call: Call, change: Change, reached: Reached) -> web.Response:
-    """With a request id it may be a repeat, also of what an earlier leader did: what is so already is done."""
+async def _on_leader(call: Call, named: tuple[str, str], change: Change, reached: Reached) -> web.Response:
+    """`named`: the action and its subject, for the audit trail.
+
+    With a request id it may be a repeat, also of what an earlier leader did: what is so already is done.
+    """
     host = _host(call.request)
     status = host.status()
     if status.leader != status.node_id:
         return await forward_to_leader(call.request, status, call.timeout_s)
+    await trail.begin(call, *named)
     outcome = await change(host, call.timeout_s)
+    trail.end(call, *named, outcome)
     # Only these denials: others may mean that what is seen so is not committed yet.
     if isinstance(outcome, Denied) and outcome.code in _SO_ALREADY and call.request_id and reached(host.status()):
         return call.answer(cluster_document(host.status()))

@@ -45,6 +45,7 @@ _REFUSALS: dict[r.DenialCode, tuple[int, ErrorOutcome]] = {
     "unknown_task": (404, "denied"),
     "unknown_worker": (404, "denied"),
     "unknown_holder": (404, "denied"),
+    "unknown_token": (404, "denied"),
     "holder_fenced": (403, "denied"),
     "tombstoned": (410, "denied"),
     "lease_expired": (403, "denied"),
@@ -94,6 +95,8 @@ class ApiError(Exception):
         }
 
     def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"WWW-Authenticate": 'Bearer realm="holdfast"'}
         return {"Retry-After": str(RETRY_AFTER_S)} if self.outcome == "retry" else {}
 
 

@@ -1,4 +1,4 @@
-"""Any node takes any request: what only the leader can do goes one hop to the leader's HTTP address."""
+"""Any node takes any request: what only the leader, or only one member, can do goes one hop to its HTTP address."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import aiohttp
 from aiohttp import web
 
 from coordinator.http.errors import ApiError
-from coordinator.http.ports import StatusView
+from coordinator.http.keys import NODE
+from coordinator.http.ports import MemberView, StatusView
 
 FORWARDED = "X-Holdfast-Forwarded"
+IDENTITY = "X-Holdfast-Identity"
+"""Whose request a node passes on, by the client's certificate. Believed of nodes only (`NodeTls.identity`)."""
 CLIENT = web.AppKey("forwarding_client", aiohttp.ClientSession)
 
-_SENT_ON = ("Content-Type", "Accept", "Idempotency-Key", "X-Holdfast-Namespace")
-_SENT_BACK = ("Content-Type", "Retry-After")
+_SENT_ON = ("Authorization", "Content-Type", "Accept", "Idempotency-Key", "X-Holdfast-Namespace")
+_SENT_BACK = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _CONNECT_TIMEOUT_S = 2.0
 
 
@@ -33,24 +36,61 @@ async def forward_to_leader(request: web.Request, status: StatusView, timeout_s:
         raise ApiError(503, "no_leader", "there is no leader at the moment; try again", outcome="retry")
     if FORWARDED in request.headers:
         raise ApiError(503, "not_leader", "leadership has just moved on; try again", outcome="retry")
-    headers = {name: request.headers[name] for name in _SENT_ON if name in request.headers}
-    body = await request.read()
-    # The leader answers within timeout_s by itself; the margin is for the way there and back.
-    limits = aiohttp.ClientTimeout(total=timeout_s + 1, connect=_CONNECT_TIMEOUT_S)
     try:
-        async with request.app[CLIENT].request(
-            request.method,
-            f"http://{leader.http}{request.raw_path}",
-            data=body,
-            headers={**headers, FORWARDED: "1"},
-            timeout=limits,
-            allow_redirects=False,
-        ) as answer:
-            kept = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
-            return web.Response(body=await answer.read(), status=answer.status, headers=kept)
+        return await _passed_on(request, leader, timeout_s)
+    except aiohttp.ClientConnectorCertificateError as error:
+        why = f"({error.certificate_error}); issue it for that address"
+        message = f"the certificate of the leader {leader.id} is not believed at {leader.http} {why}"
+        raise ApiError(503, "no_leader", message, outcome="retry") from None
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
         message = f"the leader {leader.id} cannot be reached at {leader.http}; try again"
         raise ApiError(503, "no_leader", message, outcome="retry") from None
     except (aiohttp.ClientError, asyncio.TimeoutError):  # noqa: UP041 - both names are read in aiohttp's documentation
         message = f"the leader {leader.id} did not answer; the request may or may not have taken effect"
         raise ApiError(503, "leader_lost", message, outcome="unknown") from None
+
+
+async def ask_member(request: web.Request, member: MemberView, timeout_s: float) -> web.Response:
+    """Another member's answer to this read; ApiError when it does not answer, which never leaves anything in doubt."""
+    if FORWARDED in request.headers:
+        message = f"this is not {member.id}: another node listens at the address it is known by"
+        raise ApiError(503, "wrong_node", message, outcome="retry")
+    try:
+        return await _passed_on(request, member, timeout_s)
+    except (aiohttp.ClientError, TimeoutError):
+        message = f"{member.id} does not answer at {member.http}; the other members go on without it"
+        raise ApiError(503, "no_answer", message, outcome="retry") from None
+
+
+async def _passed_on(request: web.Request, member: MemberView, timeout_s: float) -> web.Response:
+    headers = {name: request.headers[name] for name in _SENT_ON if name in request.headers}
+    body = await request.read()
+    # It answers within timeout_s by itself; the margin is for the way there and back.
+    limits = aiohttp.ClientTimeout(total=timeout_s + 1, connect=_CONNECT_TIMEOUT_S)
+    tls = request.app[NODE].tls
+    if tls is not None:
+        headers |= _on_behalf(request)
+    async with request.app[CLIENT].request(
+        request.method,
+        f"{'http' if tls is None else 'https'}://{member.http}{request.raw_path}",
+        data=body,
+        headers={**headers, FORWARDED: "1"},
+        ssl=True if tls is None else tls.calling,
+        timeout=limits,
+        allow_redirects=False,
+    ) as answer:
+        kept = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
+        return web.Response(body=await answer.read(), status=answer.status, headers=kept)
+
+
+def client_identity(request: web.Request) -> str | None:
+    """The client that a certificate names, of this connection or of the one a node passes on; None without either."""
+    tls = request.app[NODE].tls
+    if tls is None or request.transport is None:
+        return None
+    return tls.identity(request.transport.get_extra_info("peercert"), request.headers.get(IDENTITY))
+
+
+def _on_behalf(request: web.Request) -> dict[str, str]:
+    identity = client_identity(request)
+    return {} if identity is None else {IDENTITY: identity}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
+from coordinator.http.access import beaten
 from coordinator.http.bodies import PACKED, read_bytes, respond
 from coordinator.http.errors import bad_request
 from coordinator.http.fields import Integer, PackedIds, Shape, hex_ids
@@ -36,8 +38,13 @@ async def beat(call: Call) -> web.Response:
     else:
         body = call.body
         command = Heartbeat(body["client_id"], body["extend_duration_ms"], body["lease_ids"])
+    kept, hidden = await beaten(call, command.client_id, command.lease_ids)
+    if hidden:
+        command = replace(command, lease_ids=kept)
+    if not kept:
+        return respond(request, _answer(HeartbeatAnswer(0, b"", b"", call.service.now_ms()), command, hidden))
     committed = await call.propose(command)
-    return respond(request, _answer(committed.result, command.extend_duration_ms))
+    return respond(request, _answer(committed.result, command, hidden))
 
 
 def _packed(request: web.Request, body: bytes) -> Heartbeat:
@@ -53,10 +60,11 @@ def _packed(request: web.Request, body: bytes) -> Heartbeat:
     return Heartbeat(client_id, extend_ms, body)
 
 
-def _answer(answer: HeartbeatAnswer, extend_ms: int) -> dict[str, Any]:
-    failed = []
+def _answer(answer: HeartbeatAnswer, command: Heartbeat, hidden: bytes) -> dict[str, Any]:
+    """`hidden`: leases that this client must not know of."""
+    failed = [{"lease_id": lease_id, "code": "unknown"} for lease_id in hex_ids(hidden)] if hidden else []
     if answer.verdicts:
-        failed = [
+        failed += [
             {"lease_id": lease_id, "code": VERDICTS[verdict - 1]}
             for lease_id, verdict in zip(hex_ids(answer.failed_ids), answer.verdicts, strict=True)
         ]
@@ -64,7 +72,7 @@ def _answer(answer: HeartbeatAnswer, extend_ms: int) -> dict[str, Any]:
         "renewed": answer.renewed,
         "failed": failed,
         "now_ms": answer.now_ms,
-        "next_heartbeat_ms": max(1, extend_ms // BEATS),
+        "next_heartbeat_ms": max(1, command.extend_duration_ms // BEATS),
     }
 
 

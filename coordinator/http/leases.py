@@ -86,7 +86,8 @@ async def release(call: Call) -> web.Response:
 async def get(call: Call) -> web.Response:
     point = await call.read()
     lease_id = call.places["lease_id"]
-    (lease,) = call.service.machine.leases(call.namespace, [lease_id], point.now_ms)
+    (found,) = call.service.machine.leases(call.namespace, [lease_id], point.now_ms)
+    lease = call.seen(found)
     if lease is None:
         raise ApiError(404, "unknown_lease", "there is no such lease, or it is long gone")
     return call.answer(_lease(lease), point)
@@ -95,7 +96,7 @@ async def get(call: Call) -> web.Response:
 async def look_up(call: Call) -> web.Response:
     point = await call.read()
     lease_ids = call.body["lease_ids"]
-    found = call.service.machine.leases(call.namespace, lease_ids, point.now_ms)
+    found = map(call.seen, call.service.machine.leases(call.namespace, lease_ids, point.now_ms))
     leases = [
         {"lease_id": hex_id(lease_id), "state": "UNKNOWN"} if lease is None else _lease(lease)
         for lease_id, lease in zip(lease_ids, found, strict=True)
@@ -105,8 +106,12 @@ async def look_up(call: Call) -> web.Response:
 
 async def list_leases(call: Call) -> web.Response:
     point = await call.read()
-    query = call.query
-    found, after = call.service.machine.lease_page(
+    query, machine = call.query, call.service.machine
+    if query["resource"] is not None:
+        on_it = machine.leases_on(call.namespace, query["resource"], query["limit"], point.now_ms)
+        shown = [_lease(lease) for lease in on_it if lease.resource_id.startswith(query["prefix"])]
+        return call.answer({"leases": shown, "next": None}, point)
+    found, after = machine.lease_page(
         call.namespace, query["prefix"], place_of(query["after"]), query["limit"], point.now_ms
     )
     return call.answer({"leases": list(map(_lease, found)), "next": cursor(after)}, point)
@@ -190,6 +195,7 @@ def _reads() -> list[Operation]:
     looked_up = Many(required=True, item=_LEASE, most=MAX_LOOKUP_LEASES)
     listing: dict[str, Field] = {
         "prefix": Text(least=0, default="", about="Resource ids that begin so."),
+        "resource": Text(about="On this one: the newest so many, without further pages."),
         "limit": Integer(low=1, high=MAX_LISTED_LEASES, default=100),
         "after": AFTER,
     }

@@ -6,17 +6,22 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.http.errors import bad_request
 from coordinator.http.fields import Field, Flag, Integer, Shape, Text
 from coordinator.http.operations import Call, Operation
 from coordinator.http.schemas import BOOLEAN, COUNT, TEXT, TRUE, listed, record
 from coordinator.machine import commands as c
 from coordinator.machine import limits
+from coordinator.machine.access import EVERYWHERE
 from coordinator.machine.namespaces import COUNTED
 from coordinator.machine.reads import NamespaceView
 
 
 async def put(call: Call) -> web.Response:
     body = call.body
+    if call.places["name"] == EVERYWHERE:
+        message = f"{EVERYWHERE} is every namespace in the scopes of access tokens; give it another name"
+        raise bad_request(message, field="name")
     quotas = {name: body[name] for name in _QUOTAS}
     await _propose(call, c.PutNamespace(**quotas, acyclic=body["acyclic"]))
     return call.answer({"namespace": call.places["name"], "quotas": quotas, "acyclic": body["acyclic"]})
@@ -28,7 +33,7 @@ async def delete(call: Call) -> web.Response:
 
 
 async def _propose(call: Call, command: c.Command) -> None:
-    outcome = await call.service.propose(call.places["name"], command, call.request_id, call.timeout_s)
+    outcome = await call.service.propose(call.places["name"], command, call.request_id, call.timeout_s, call.actor)
     call.settled(outcome)
 
 
@@ -47,8 +52,8 @@ def _namespace(namespace: NamespaceView) -> dict[str, Any]:
     }
 
 
-def _quota(default: int) -> Integer:
-    return Integer(high=limits.MAX_QUOTA, default=default)
+def _quota(default: int, about: str = "") -> Integer:
+    return Integer(high=limits.MAX_QUOTA, default=default, about=about)
 
 
 _QUOTAS: dict[str, Field] = {
@@ -63,6 +68,8 @@ _QUOTAS: dict[str, Field] = {
     "queues": _quota(limits.DEFAULT_QUEUES),
     "holders": _quota(limits.DEFAULT_HOLDERS),
     "tombstones": _quota(limits.DEFAULT_TOMBSTONES),
+    "task_bytes": _quota(limits.DEFAULT_TASK_BYTES),
+    "requests_per_s": _quota(limits.DEFAULT_REQUESTS_PER_S, "Of each node."),
 }
 _ACYCLIC = Flag(
     default=False, about="Edges that would close a cycle are refused. Only while there are none can it be switched on."

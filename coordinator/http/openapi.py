@@ -20,11 +20,13 @@ _MEANINGS = {
     200: "Done.",
     101: "The connection is a WebSocket now.",
     400: "Malformed or out of bounds; `details.field` names what.",
+    401: "No access token, or one that is not known.",
     403: "Not allowed, or not the holder any more.",
     404: "Unknown.",
     409: "Held by another, or in conflict.",
     410: "Gone: compacted (`details.revision` is where to start again), being reclaimed, dead and with copies left "
     "(`tombstoned`), or a page that is no more.",
+    408: "The headers or the body did not come in time.",
     413: "Too large.",
     415: "Neither JSON nor msgpack.",
     422: "The lifetime is reached, or an edge would close a cycle (`details.path`).",
@@ -32,7 +34,7 @@ _MEANINGS = {
     500: "A bug in this node; the outcome is unknown.",
     503: "No leader, or the outcome is unknown: `outcome` says which.",
 }
-_ALWAYS = (400, 413, 415, 429, 503)
+_ALWAYS = (400, 408, 413, 415, 429, 503)
 
 
 def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -51,18 +53,30 @@ def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": {"Error": ERROR}},
+        "components": {
+            "schemas": {"Error": ERROR},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An access token, on nodes that ask for one (docs/SECURITY.md).",
+                }
+            },
+        },
     }
 
 
 def _operation(operation: Operation, path: str) -> dict[str, Any]:
+    denied = () if operation.need.place == "open" else (401, 403)
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}_{path.removeprefix('/api/v1')}").strip("_"),
         "summary": operation.about,
         "tags": [operation.tag],
         "parameters": _parameters(operation),
         "responses": {str(status): _answer(schema, status) for status, schema in operation.answers.items()}
-        | {str(status): _error(status) for status in sorted({*_ALWAYS, *operation.denials})},
+        | {str(status): _error(status) for status in sorted({*_ALWAYS, *denied, *operation.denials})},
+        # Either: a node that does not ask for tokens takes requests without one.
+        "security": [{"token": []}, {}] if denied else [],
     }
     body = operation.asked_in_body()
     if body is not None:
@@ -130,12 +144,16 @@ The same as data: <a href="/openapi.json">/openapi.json</a>.</p>{parts}</body></
 
 
 def page(operations: Iterable[Operation]) -> str:
+    about = "Bodies and answers are JSON, or msgpack by Content-Type and Accept. Any node takes any request."
+    return _PAGE.format(version=__version__, about=about, parts=reference(operations))
+
+
+def reference(operations: Iterable[Operation]) -> str:
+    """Every operation as HTML, by noun."""
     parts: dict[str, list[str]] = {}
     for operation in operations:
         parts.setdefault(operation.tag, []).append(_section(operation))
-    body = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(sections)}" for tag, sections in parts.items())
-    about = "Bodies and answers are JSON, or msgpack by Content-Type and Accept. Any node takes any request."
-    return _PAGE.format(version=__version__, about=about, parts=body)
+    return "".join(f"<h2>{html.escape(tag)}</h2>{''.join(sections)}" for tag, sections in parts.items())
 
 
 def _section(operation: Operation) -> str:

@@ -11,13 +11,18 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 from aiohttp import web
 
 from cluster.ports import Committed, Denied, Outcome
+from coordinator.http.access import Caller, actor_of, admit, denial, enter, serve, shown
 from coordinator.http.bodies import PACKED, read_object, respond
+from coordinator.http.entrance import BODY_OF
 from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Shape, Text
 from coordinator.http.keys import NODE
+from coordinator.http.needs import Need, need_of
 from coordinator.machine import results as r
 from coordinator.machine.commands import Command
-from coordinator.machine.limits import MAX_REQUEST_ID_BYTES
+from coordinator.machine.limits import MAX_ID, MAX_REQUEST_ID_BYTES
+from coordinator.machine.reads import LeaseView
+from coordinator.machine.trail import NOBODY, RECORDED, Actor
 from coordinator.service import ReadPoint, Service
 
 NAMESPACE = "X-Holdfast-Namespace"
@@ -27,6 +32,8 @@ TIMEOUT_MS_MAX = 300_000
 TIMEOUT_MS_MIN = 1_000
 """Less than a commit or an election needs would only be a way to get no answer."""
 WRITE_TIMEOUT_MS = 5_000
+URGENT = ("/heartbeats", "/heartbeat", "/renew", "/release", "/complete", "/ack", "/return", "/workers")
+"""Ends of paths of what its sender must get through to keep what it has, or to give it back: refused last."""
 
 REQUEST_ID = Text(
     most=MAX_REQUEST_ID_BYTES,
@@ -67,6 +74,8 @@ class Operation:
     """Belongs to a namespace."""
     timeout: Field = TIMEOUT
     also: tuple[str, ...] = ()
+    streams: bool = False
+    """Its answer is written piece by piece: there is none to HEAD, which has no body."""
     answers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """A JSON schema for each status beside the errors, or {} for a body that is not JSON."""
     denials: tuple[int, ...] = ()
@@ -81,19 +90,31 @@ class Operation:
             return self.body
         return Shape({**(self.body.fields if self.body is not None else {}), "request_id": REQUEST_ID})
 
+    @property
+    def need(self) -> Need:
+        """What it needs of an access token."""
+        return need_of(self.method, self.path)
+
     def route(self) -> web.RouteDef:
         body, query, places = self.asked_in_body(), self.asked_in_url(), self.places
+        need, urgent = self.need, self.path.endswith(URGENT)
 
         async def handle(request: web.Request) -> web.StreamResponse:
+            caller = None if need.place == "open" else await admit(request)
             _refuse_no_text(request, next(iter(places.fields), "path"))
             call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
+            if self.spaced:
+                call.take_turn(caller, urgent=urgent)
+            if caller is not None:
+                call.caller, call.need = caller, need
+                enter(call, need)
             if body is not None and request.content_type not in self.also:
                 call.body = body.read(await read_object(request))
             if self.writes:
                 call.request_id = _request_id(request, call.body.get("request_id"))
-            return await self.handler(call)
+            return await (self.handler(call) if caller is None else serve(call, need, self.handler))
 
-        return web.route(self.method, self.path, handle)
+        return web.route(self.method, self.path, handle, **({"allow_head": False} if self.streams else {}))
 
 
 def _refuse_no_text(request: web.Request, place: str) -> None:
@@ -143,6 +164,8 @@ class Call:
         self.query = query
         self.body: dict[str, Any] = {}
         self.request_id: bytes | None = None
+        self.caller: Caller | None = None
+        self.need: Need | None = None
 
     @property
     def service(self) -> Service:
@@ -157,22 +180,52 @@ class Call:
         return "default" if name is None else _NAMESPACE_TEXT.read(NAMESPACE, name)
 
     @property
+    def asked_namespace(self) -> str:
+        """Where the request's turn and its token are looked at."""
+        return self.query.get("namespace") or self.namespace
+
+    @property
+    def names_namespace(self) -> bool:
+        return NAMESPACE in self.request.headers
+
+    @property
+    def actor(self) -> Actor:
+        """Who is told in the audit trail."""
+        return actor_of(self.request) if self.caller is None else self.caller.actor
+
+    @property
     def timeout_s(self) -> float:
         timeout_ms: int = self.query["timeout_ms"]
         return timeout_ms / 1000
+
+    def ask_for_nothing(self, name: str) -> None:
+        """In the place of the id in this field, one that nobody has."""
+        part = self.places if name in self.places else self.body
+        part[name] = MAX_ID
+
+    def take_turn(self, caller: Caller | None, *, urgent: bool) -> None:
+        """Before the body is read; Shed if it is not this namespace's turn. Who may not be there takes nobody's."""
+        node, namespace = self.request.app[NODE], self.asked_namespace
+        if node.service is None:
+            return
+        of_it = caller is None or caller.token.reaches("read", namespace)
+        per_s = node.service.machine.requests_per_s(namespace) if of_it else None
+        self.request[BODY_OF] = namespace if per_s is not None else ""
+        node.admission.admit(namespace, per_s, body_bytes=self.request.content_length or 0, urgent=urgent)
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
     async def propose(self, command: Command, beside: Mapping[str, Any] | None = None) -> Committed:
         """The committed answer; a denial of any kind ends the request, with the fields `beside` it."""
-        outcome = await self.service.propose(self.namespace, command, self.request_id, self.timeout_s)
+        actor = self.actor if type(command) in RECORDED else NOBODY
+        outcome = await self.service.propose(self.namespace, command, self.request_id, self.timeout_s, actor)
         return self.settled(outcome, beside)
 
     def settled(self, outcome: Outcome, beside: Mapping[str, Any] | None = None) -> Committed:
         if not isinstance(outcome, Committed):
             raise from_outcome(outcome, beside)
         if isinstance(outcome.result, r.Denied):
-            raise from_denial(outcome.result, beside)
+            raise from_denial(denial(self, outcome.result), beside)
         return outcome
 
     # --- reads ----------------------------------------------------------------------------------------------------
@@ -188,10 +241,18 @@ class Call:
             raise ApiError(404, "unknown_namespace", message, details={"field": "namespace"})
         return point
 
+    def seen(self, lease: LeaseView | None) -> LeaseView | None:
+        """The lease, unless it is on a key that this request may not read: then it is as unknown as any other."""
+        if lease is None or self.caller is None:
+            return lease
+        return lease if self.caller.token.covers("read", self.namespace, lease.resource_id) else None
+
     # --- answers --------------------------------------------------------------------------------------------------
 
     def answer(self, payload: Any, point: ReadPoint | None = None) -> web.Response:
         headers = None if point is None else {STALENESS: str(point.staleness_ms)}
+        if self.need is not None:
+            payload = shown(self, self.need, payload)
         return respond(self.request, payload, headers=headers)
 
     @property

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from cluster.lanes import Lane
 from cluster.ports import Denied, Member, Outcome
+from coordinator.http.shedding import Admission
+from coordinator.http.tls import NodeTls
 from coordinator.service import Service
+
+if TYPE_CHECKING:
+    from coordinator.http.access import Gate
 
 
 class MemberView(Protocol):
@@ -40,7 +48,11 @@ class StatusView(Protocol):
     @property
     def term(self) -> int: ...
     @property
+    def commit(self) -> int: ...
+    @property
     def applied(self) -> int: ...
+    @property
+    def lease(self) -> bool: ...
     @property
     def members(self) -> Sequence[MemberView]: ...
     @property
@@ -54,7 +66,7 @@ class HostPort(Protocol):
 
     def status(self) -> StatusView: ...
 
-    async def propose(self, command: bytes, timeout: float) -> Outcome: ...
+    async def propose(self, command: bytes, timeout: float, lane: Lane = ..., cost: int = 1) -> Outcome: ...
 
     async def read_index(self, timeout: float) -> int | Denied: ...
 
@@ -73,11 +85,26 @@ class NodeView:
     The HTTP port answers from the first moment to the last, longer than the host can, so routes ask here first.
     """
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(
+        self, node_id: str, tls: NodeTls | None = None, data_dir: Path | None = None, gate: Gate | None = None
+    ) -> None:
         self.node_id = node_id
+        self.gate = gate
+        """None: no access tokens are asked for."""
+        self.data_dir = data_dir
+        self.tls = tls
+        """Of the clients' ports, and of this node's calls to those of the others."""
         self._host: HostPort | None = None
         self._service: Service | None = None
         self._phase = "starting"
+        self.admission = Admission(time.monotonic, self._waiting_commands, self._count_denial)
+
+    def _waiting_commands(self) -> int:
+        return 0 if self._service is None else self._service.queue_depth()
+
+    def _count_denial(self, code: str) -> None:
+        if self._service is not None:
+            self._service.telemetry.denials[code] += 1
 
     def mark_running(self, host: HostPort, service: Service | None = None) -> None:
         self._host, self._service = host, service

@@ -46,7 +46,7 @@ async def get(call: Call) -> web.Response:
 async def list_queues(call: Call) -> web.Response:
     point = await call.read()
     query, dispatch = call.query, call.service.machine.dispatch
-    found = dispatch.queues(call.namespace, query["after"] or "", query["limit"], point.now_ms)
+    found = dispatch.queues(call.namespace, query["prefix"], query["after"] or "", query["limit"], point.now_ms)
     last = found[-1].queue if len(found) == query["limit"] else None
     return call.answer({"queues": [shown(view) for view in found], "next": last}, point)
 
@@ -152,6 +152,7 @@ def operations() -> list[Operation]:
     one = Shape({"queue": QUEUE})
     common: dict[str, Any] = {"tag": "queues"}
     listing: dict[str, Field] = {
+        "prefix": Text(least=0, default="", about="Names that begin so."),
         "limit": Integer(low=1, high=limits.MAX_LISTED_QUEUES, default=100),
         "after": Text(about="`next` of the page before."),
     }

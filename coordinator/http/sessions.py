@@ -7,11 +7,12 @@ from typing import Any
 from aiohttp import web
 
 from coordinator.http.errors import ApiError
-from coordinator.http.fields import Identity, Integer, Shape, hex_id
+from coordinator.http.fields import Field, Identity, Integer, Shape, Text, hex_id
 from coordinator.http.leases import CLIENT
 from coordinator.http.moments import epoch_ms, ttl_ms
 from coordinator.http.operations import Call, Operation
-from coordinator.http.schemas import COUNT, EPOCH_MS, ID, MS, TEXT, TRUE, listed, record
+from coordinator.http.resources import AFTER, cursor, page, place_of
+from coordinator.http.schemas import COUNT, EPOCH_MS, ID, MS, TEXT, TRUE, record
 from coordinator.machine import commands as c
 from coordinator.machine.limits import MAX_TTL_MS, MIN_TTL_MS
 from coordinator.machine.reads import SessionView
@@ -45,8 +46,11 @@ async def get(call: Call) -> web.Response:
 
 async def list_sessions(call: Call) -> web.Response:
     point = await call.read()
-    found = call.service.machine.sessions(call.namespace, call.query["limit"], point.now_ms)
-    return call.answer({"sessions": [_session(session) for session in found]}, point)
+    query = call.query
+    found, after = call.service.machine.session_page(
+        call.namespace, query["prefix"], place_of(query["after"]), query["limit"], point.now_ms
+    )
+    return call.answer({"sessions": [_session(session) for session in found], "next": cursor(after)}, point)
 
 
 def _alive(call: Call, session_id: int, left_ms: int) -> web.Response:
@@ -78,6 +82,11 @@ def operations() -> list[Operation]:
         "client_id": CLIENT,
         "ttl_ms": Integer(required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="Lives so long unless renewed."),
     }
+    listing: dict[str, Field] = {
+        "prefix": Text(least=0, default="", about="Of clients whose name begins so."),
+        "limit": Integer(low=1, high=MAX_LISTED, default=100),
+        "after": AFTER,
+    }
     common: dict[str, Any] = {"tag": "sessions"}
     return [
         Operation(
@@ -96,8 +105,8 @@ def operations() -> list[Operation]:
         ),
         Operation(
             **common, method="GET", path="/api/v1/sessions", reads=True, handler=list_sessions,
-            query=Shape({"limit": Integer(low=1, high=MAX_LISTED, default=100)}), about="Sessions.",
-            answers={200: record(sessions=listed(session))}, denials=(404,),
+            query=Shape(listing), about="Sessions, in no order that means anything.",
+            answers={200: page("sessions", session)}, denials=(404,),
         ),
         Operation(
             **common, method="GET", path="/api/v1/sessions/{id}", reads=True, handler=get, places=one,

@@ -141,6 +141,7 @@ class _Numbers(Collector):
             role.add_metric([name], float(service.leading == (name == "leader")))
         yield role
         clock_s = service.now_ms() / 1000 - time.time()
+        free_bytes, disk_bytes = service.host.disk_room()
         for name, about, value in (
             ("holdfast_sessions", "Sessions in the state", counts.sessions),
             ("holdfast_locks", "Locks that are held or waited for", counts.locks),
@@ -151,6 +152,8 @@ class _Numbers(Collector):
             ("holdfast_watches", "Open watches on this node", service.hub.watches),
             ("holdfast_watch_lag_revisions", "How far the slowest watch is behind", service.hub.lag),
             ("holdfast_revision", "Last applied log index", service.revision),
+            ("holdfast_disk_free_bytes", "Free on the disk of this node's data directory", free_bytes),
+            ("holdfast_disk_bytes", "Size of that disk", disk_bytes),
             ("holdfast_staleness_seconds", "How old this node's state may be", service.staleness_ms() / 1000),
             (
                 "holdfast_cluster_clock_minus_wall_seconds",

@@ -11,11 +11,14 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol, get_args
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from cluster.ports import Denied
+from coordinator.clientlimits import WATCHES, WATCHES_PER_NAMESPACE
+from coordinator.http.access import shown_events
 from coordinator.http.errors import ApiError, bad_request, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Many, Shape, Text, hex_id
 from coordinator.http.operations import NAMESPACE, Call, Operation
@@ -29,7 +32,6 @@ SLOW_S = 10.0
 COMMENT_S = 15.0
 """Something is sent at least this often, so that both sides notice a dead connection."""
 EVENTS_AT_ONCE = 200
-MAX_WATCHES = 4096
 RETRY_MS = 1_000
 
 
@@ -56,10 +58,12 @@ async def watch(call: Call) -> web.StreamResponse:
     sockets = upgrade.can_prepare(request).ok
     if not sockets and SSE not in request.headers.get("Accept", ""):
         raise bad_request(f"upgrade to a WebSocket, or send Accept: {SSE}", field="Accept")
-    if hub.watches >= MAX_WATCHES:
-        raise ApiError(429, "too_many_watches", f"this node has {MAX_WATCHES} watches already: ask another node")
-    wanted = Filter(namespace, query["prefix"], frozenset(query["kinds"] or ()), query["owner"])
+    _refuse_more(hub, namespace)
+    sources, knows = (("",), None) if call.caller is None else shown_events(call.caller.token, namespace)
+    wanted = Filter(namespace, query["prefix"], frozenset(query["kinds"] or ()), query["owner"], sources, knows)
     watching = hub.watch(wanted, await _start(call))
+    if call.caller is not None:
+        watching.allowed = partial(call.caller.stands, call.service)
     try:
         first = watching.read()
         if isinstance(first, Compacted):
@@ -72,6 +76,16 @@ async def watch(call: Call) -> web.StreamResponse:
         return await _over_sse(request, hub, watching, first, every_s, counted)
     finally:
         watching.close()
+
+
+def _refuse_more(hub: Hub, namespace: str) -> None:
+    if hub.watches >= WATCHES:
+        message = f"this node has {WATCHES} watches already: ask another node"
+    elif hub.watches_of(namespace) >= WATCHES_PER_NAMESPACE:
+        message = f"namespace {namespace} has {WATCHES_PER_NAMESPACE} watches on this node already: ask another node"
+    else:
+        return
+    raise ApiError(429, "too_many_watches", message, outcome="retry")
 
 
 async def _start(call: Call) -> Place | None:
@@ -142,6 +156,8 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
     silent_s = every_s or COMMENT_S
     told_at = loop.time()
     while True:
+        if not watching.allowed():
+            raise Cut("token_ended")
         for start in range(0, len(batch), EVENTS_AT_ONCE):
             await _taken(stream.send(batch[start : start + EVENTS_AT_ONCE]))
             told_at = loop.time()
@@ -285,7 +301,7 @@ def operations() -> list[Operation]:
     }
     return [
         Operation(
-            method="GET", tag="watch", path="/api/v1/watch", handler=watch, query=Shape(asked),
+            method="GET", tag="watch", path="/api/v1/watch", handler=watch, query=Shape(asked), streams=True,
             about=f"Events as they happen: a WebSocket, or server-sent events with Accept: {SSE}. "
             "The header Last-Event-ID resumes after that event.",
             answers={101: {}, 200: {}}, denials=(404, 410, 429),

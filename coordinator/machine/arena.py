@@ -55,6 +55,14 @@ class Arena:
         position = offset & POSITION_MASK
         return bytes(self.segments[offset >> POSITION_BITS][position : position + length])
 
+    def texts(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[str]:
+        """Many names, decoded."""
+        segments = self.segments
+        return [
+            segments[offset >> POSITION_BITS][offset & POSITION_MASK : (offset & POSITION_MASK) + length].decode()
+            for offset, length in zip(offsets, lengths, strict=True)
+        ]
+
     def _begin(self, room: int) -> None:
         rest = len(self._tail) - self._at
         self.used_bytes += rest

@@ -95,7 +95,7 @@ def _refused(state: State, namespace: Namespace, command: AcquireLeases, wanted:
     if denied is not None:
         return denied
     live = np.flatnonzero(wanted.standing == HELD)
-    others = live[state.leases.column("session")[wanted.held[live]] != session]
+    others = live[state.leases.sessions_of(wanted.held[live]) != session]
     return leases.other_session(command.client_id, wanted.texts[others[0]]) if len(others) else None
 
 
@@ -110,7 +110,7 @@ def _reclaiming(state: State, wanted: Wanted) -> Denied | None:
 def _effective_expiry(state: State, slots: Slots) -> npt.NDArray[np.int64]:
     """See `leases.effective_expiry`."""
     expiry_ms: npt.NDArray[np.int64] = state.leases.column("expiry_ms")[slots]
-    sessions = state.leases.column("session")[slots].astype(np.int64)
+    sessions = state.leases.sessions_of(slots)
     owned = sessions != 0
     session_ms = state.sessions.column("expiry_ms")[sessions[owned] - 1]
     expiry_ms[owned] = np.minimum(expiry_ms[owned], session_ms)
@@ -150,9 +150,9 @@ def _create(
 def _extend(state: State, slots: Slots, ttl_ms: int) -> None:
     """See `leases.extend`."""
     table = state.leases
-    expiry_ms, deadline_ms = table.column("expiry_ms"), table.column("deadline_ms")
+    expiry_ms = table.column("expiry_ms")
     table.touch_many(slots)
-    expiry_ms[slots] = np.maximum(expiry_ms[slots], np.minimum(state.now_ms + ttl_ms, deadline_ms[slots]))
+    expiry_ms[slots] = np.maximum(expiry_ms[slots], np.minimum(state.now_ms + ttl_ms, table.deadlines_of(slots)))
 
 
 def _lease_ids(state: State, slots: Slots) -> npt.NDArray[np.uint64]:

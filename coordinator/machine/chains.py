@@ -55,6 +55,18 @@ def take_out(table: Linked, chain: Chain, slot: int) -> None:
     chain.count -= 1
 
 
+def cut_head(table: Linked, chain: Chain, slots: list[int]) -> None:
+    """Takes out `slots`, which are its first ones in order. Their own links are the caller's to clear."""
+    after = table.next[slots[-1]]
+    chain.first = after
+    if after:
+        table.touch(after - 1)
+        table.previous[after - 1] = 0
+    else:
+        chain.last = 0
+    chain.count -= len(slots)
+
+
 def members(table: Linked, chain: Chain) -> Iterator[int]:
     at = chain.first
     while at:

@@ -1,27 +1,32 @@
 """Commands and results as msgpack, and the one place where a command's types and bounds are checked.
 
-A command on the wire is `[request_id, namespace, verb, argument…]`. What does not fit comes out as a `Denied` that
+A command on the wire is `[request_id, namespace, verb, argument…]`; for one that the audit trail records, the verb is
+`[verb, identity, token_id]` if it came with an access token. What does not fit comes out as a `Denied` that
 names the field; nothing here raises for anything that can be in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import msgpack
 
+from coordinator.machine import accessresults as ar
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine import taskcommands as t
 from coordinator.machine import taskresults as tr
 from coordinator.machine import tombstoneresults as tb
+from coordinator.machine.accesscommands import CreateToken, Scope
+from coordinator.machine.accessverbs import ACCESS_VERBS
 from coordinator.machine.checks import a_name, a_request_id, optional
-from coordinator.machine.limits import MAX_COMMAND_BYTES
-from coordinator.machine.taskverbs import TASK_VERBS, misfit
+from coordinator.machine.limits import MAX_COMMAND_BYTES, MAX_IDENTITY_CHARACTERS
+from coordinator.machine.taskverbs import TASK_MISFITS, TASK_VERBS
 from coordinator.machine.tombstoneverbs import TOMBSTONE_VERBS
-from coordinator.machine.verbs import VERBS as PLAIN_VERBS
+from coordinator.machine.trail import NOBODY, RECORDED, Actor
+from coordinator.machine.verbs import PLAIN_MISFITS, PLAIN_VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,20 @@ class Request:
     request_id: bytes | None
     namespace: str
     command: c.Command
+    actor: Actor = NOBODY
 
 
-VERBS = PLAIN_VERBS | TASK_VERBS | TOMBSTONE_VERBS
+VERBS = PLAIN_VERBS | TASK_VERBS | TOMBSTONE_VERBS | ACCESS_VERBS
+_MISFITS = PLAIN_MISFITS | TASK_MISFITS
 _VERB_OF = {command: verb for verb, (command, _) in VERBS.items()}
 _FIELDS = {verb: tuple(field.name for field in fields(command)) for verb, (command, _) in VERBS.items()}
+
+
+_an_optional_request_id = optional(a_request_id)
+
+
+def _short(value: Any) -> bool:
+    return type(value) is str and len(value) <= MAX_IDENTITY_CHARACTERS
 
 
 def shown_id(number: int) -> str:
@@ -50,10 +64,14 @@ def parsed_id(text: str) -> int | None:
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
-def encode_command(command: c.Command, namespace: str = "default", request_id: bytes | None = None) -> bytes:
+def encode_command(
+    command: c.Command, namespace: str = "default", request_id: bytes | None = None, actor: Actor = NOBODY
+) -> bytes:
+    """`actor`: only what the audit trail records carries it."""
     verb = _VERB_OF[type(command)]
     values = [getattr(command, name) for name in _FIELDS[verb]]
-    packed: bytes = msgpack.packb([request_id, namespace, verb, *values])
+    signed = verb if actor is NOBODY or type(command) not in RECORDED else (verb, *actor)
+    packed: bytes = msgpack.packb([request_id, namespace, signed, *values])
     return packed
 
 
@@ -64,16 +82,21 @@ def _malformed(field: str, wanted: str) -> r.Denied:
 def check_command(command: c.Command) -> r.Denied | None:
     """What `decode_command` would refuse: for the service, which says it before anything reaches the log."""
     verb = _VERB_OF[type(command)]
-    for name, check in zip(_FIELDS[verb], VERBS[verb][1], strict=True):
-        wanted = check(getattr(command, name))
+    return _wrong_value(verb, [getattr(command, name) for name in _FIELDS[verb]]) or _misfit(command)
+
+
+def _wrong_value(verb: str, values: Sequence[Any]) -> r.Denied | None:
+    for place, check in enumerate(VERBS[verb][1]):
+        wanted = check(values[place])
         if wanted is not None:
-            return _malformed(name, wanted)
-    if isinstance(command, c.AcquireLock | c.AcquireLocks) and command.mode == "shared" and command.permits != 1:
-        return _malformed("permits", "1 when the mode is shared")
-    if isinstance(command, c.AckReclaims | c.RenewReclaims | c.ReturnReclaims):
-        as_many = len(command.tokens) == len(command.reclaim_ids)
-        return None if as_many else _malformed("tokens", "as many as reclaim_ids")
-    wrong = misfit(command)
+            return _malformed(_FIELDS[verb][place], wanted)
+    return None
+
+
+def _misfit(command: c.Command) -> r.Denied | None:
+    """A field whose value does not go with that of another."""
+    find = _MISFITS.get(type(command))
+    wrong = None if find is None else find(command)
     return None if wrong is None else _malformed(*wrong)
 
 
@@ -87,22 +110,29 @@ def decode_command(raw: bytes) -> Request | r.Denied:
     if type(parts) is not tuple or len(parts) < 3:
         return _malformed("command", "an array of request id, namespace, verb and arguments")
     request_id, namespace, verb, *values = parts
-    wanted = optional(a_request_id)(request_id)
+    wanted = _an_optional_request_id(request_id)
     if wanted is not None:
         return _malformed("request_id", wanted)
     wanted = a_name(namespace)
     if wanted is not None:
         return _malformed("namespace", wanted)
+    actor = NOBODY
+    if type(verb) is tuple and len(verb) == 3 and all(map(_short, verb[1:])):
+        verb, actor = verb[0], Actor(*verb[1:])
     if type(verb) is not str or verb not in VERBS:
         return _malformed("verb", "one this version knows")
     command, checks = VERBS[verb]
     if len(values) != len(checks):
         return _malformed("command", f"{verb} with {len(checks)} arguments")
+    wrong = _wrong_value(verb, values)
+    if wrong is not None:
+        return wrong
     decoded = command(*values)
-    wrong = check_command(decoded)
-    if wrong is None and isinstance(decoded, t.PutTasks):
+    if isinstance(decoded, t.PutTasks):
         decoded = t.PutTasks(decoded.queue, tuple(t.NewTask(*task) for task in decoded.tasks))
-    return wrong or Request(request_id, namespace, decoded)
+    elif isinstance(decoded, CreateToken):
+        decoded = replace(decoded, scopes=tuple(Scope(*scope) for scope in decoded.scopes))
+    return _misfit(decoded) or Request(request_id, namespace, decoded, actor)
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -115,6 +145,7 @@ _RESULTS: tuple[type[r.Result], ...] = (
     r.DeadLettersMoved, tr.QueuePut, tr.QueueStands, tr.QueueDeleted, tr.TasksPut, tr.TasksAcquired, tr.TasksAnswered,
     tr.TaskFailed, tr.TaskTaken, tr.TasksMoved, tr.ShardsPut, tr.WorkerSeen, tr.WorkerLeft,
     tb.CopyRegistered, tb.CopiesVerified, tb.TombstonesAcked, tb.HolderRemoved,
+    ar.TokenPut, ar.TokenRevoked, ar.ActionNoted,
 )  # fmt: skip
 """A result's tag on the wire is its place here: append, never reorder."""
 

@@ -1,7 +1,7 @@
 """Slot tables: rows of fixed width in one numpy array, addressed by slot, reused with a new generation.
 
-All fields of a row lie in one cache line, because the hot path picks a thousand rows at random and wants one cache
-miss for each, not one for every column. A field is still a column: `table.column(name)` is a strided view of it.
+The fields of a row lie side by side, because the hot path picks a thousand rows at random and wants a cache miss or two
+for each, not one for every column. A field is still a column: `table.column(name)` is a strided view of it.
 For single values the attribute of the field's name is a memoryview, which answers with plain integers.
 
 A table that outgrows RESERVE_ROWS takes address space for all it may ever hold, once: its pages cost nothing until they
@@ -186,11 +186,6 @@ class SlotTable:
         self.live += count
         return np.concatenate((reused, np.arange(self.used - new, self.used, dtype=np.int64)))
 
-    def gather(self, slots: Slots) -> Rows:
-        """Copies of rows at random. Reading a byte of each first lets the processor wait for many rows at once."""
-        self._raw.take(slots * self.dtype.itemsize)
-        return self.rows.take(slots)
-
     def put_rows(self, slots: Slots, rows: Rows) -> None:
         """Writes whole rows. The caller has touched them."""
         size = self.dtype.itemsize
@@ -264,3 +259,41 @@ class SlotTable:
         self.used, self.free_head, self.live = used, free_head, live
         self._views.clear()
         self._adopt(rows)
+
+
+class SideTable(SlotTable):
+    """What few rows of another table have, by the same slots: no free list, no state of its own.
+
+    A row of zeros says nothing, and neither does one that is not there yet (from `used` on). So where there is nothing
+    to say nothing is written, and pages that are never written cost nothing, in memory or in a snapshot.
+    """
+
+    def cover(self, slot: int) -> None:
+        """The row may be written from now on."""
+        if slot >= self.used:
+            while slot >= len(self.rows):
+                self._grow()
+            self.used = self.live = slot + 1
+
+    def erase(self, slot: int) -> None:
+        self.touch(slot)
+        size = self.dtype.itemsize
+        self._bytes[slot * size : (slot + 1) * size] = self._blank
+
+    def restore(self, used: int, free_head: int, live: int, regions: Iterator[bytes]) -> None:
+        """Slots and their rows in turn, as `said` gave them, and nothing at the end."""
+        super().restore(0, 0, 0, iter(()))
+        require(0 <= used == live <= self.max_rows and free_head == 0, "a table of impossible size")
+        if used:
+            self.cover(used - 1)
+        while len(encoded := next(regions)):
+            slots = np.frombuffer(encoded, dtype="<u4").astype(np.int64)
+            rows = np.frombuffer(next(regions), dtype=self.dtype)
+            require(len(slots) == len(rows) and int(slots.max()) < used, "rows that belong to no others")
+            self.put_rows(slots, rows)
+
+
+def said(first: int, region: Rows) -> tuple[npt.NDArray[np.uint32], Rows]:
+    """Those rows of a side table's region that say something, and their slots; the region begins at `first`."""
+    there = np.flatnonzero(region.view(np.uint32).reshape(len(region), -1).any(axis=1))
+    return (there + first).astype("<u4"), region[there]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.machine.accesscommands import AccessCommand
 from coordinator.machine.limits import (
     DEFAULT_BUFFER_MS,
     DEFAULT_EDGES,
     DEFAULT_HOLDERS,
     DEFAULT_QUEUES,
+    DEFAULT_REQUESTS_PER_S,
     DEFAULT_RESOURCES,
+    DEFAULT_TASK_BYTES,
     DEFAULT_TASKS,
     DEFAULT_TOMBSTONES,
     MAX_REVISION,
@@ -293,6 +296,8 @@ class PutNamespace:
     queues: int = DEFAULT_QUEUES
     holders: int = DEFAULT_HOLDERS
     tombstones: int = DEFAULT_TOMBSTONES
+    task_bytes: int = DEFAULT_TASK_BYTES
+    requests_per_s: int = DEFAULT_REQUESTS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,4 +346,5 @@ Command = (
     | Sweep
     | TaskCommand
     | TombstoneCommand
+    | AccessCommand
 )

@@ -152,7 +152,7 @@ def holder(state: State, slot: int, now_ms: int) -> int:
     while lease and looked_at < HOLDERS_LOOKED_AT:
         if best < 0 or effective_expiry(state, lease - 1) > max(now_ms, effective_expiry(state, best)):
             best = lease - 1
-        lease, looked_at = state.holders.next[lease - 1], looked_at + 1
+        lease, looked_at = state.holders.after(lease - 1), looked_at + 1
     return best
 
 
@@ -196,7 +196,7 @@ class LossSearch(Walk):
 
     def revoke_session(self, session: int) -> Slices:
         lease = self.state.sessions.head[session]
-        while lease and self.state.leases.session[lease - 1] == session + 1:
+        while lease and self.state.leases.session_of(lease - 1) == session + 1:
             revoke_lease(self.state, self.change, lease - 1)
             lease = self.state.leases.next[lease - 1]
             if self.visit():

@@ -8,14 +8,15 @@ changed while its parts came in. What was taken is worked off a bounded number a
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
-from coordinator.machine import edges, leases, reclaims, resources
+from coordinator.machine import cutting, leases, reclaims, resources
 from coordinator.machine.budget import Budget
 from coordinator.machine.commands import DeleteResource, ProposeSet, SettleSuspects, SuspectResources
-from coordinator.machine.graph import CLAIMED, DELAYED, LIVE, NO_LIST, ORPHAN, ORPHANED, SUSPECTS, Condemned, Proposal
+from coordinator.machine.graph import CLAIMED, DELAYED, LIVE, NO_LIST, ORPHAN, SUSPECTS, Condemned, Proposal
 from coordinator.machine.limits import MAX_EDGES_COUNTED, MAX_SET_NUMBER, NEVER_MS
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, ResourceDeleted, Result, SetTaken, SuspectsSettled
@@ -151,27 +152,38 @@ def delete(state: State, namespace: Namespace, command: DeleteResource) -> Resul
 
 def drain(state: State, budget: Budget) -> None:
     """Works off what is garbage, within `budget`: half-done ones first, then sets, then single ones."""
+    reclaims.enter_many(state, list(_worked_off(state, budget)))
+
+
+def _worked_off(state: State, budget: Budget) -> Iterator[int]:
+    """Resources whose last references were cut, one after the other."""
     for slot in list(islice(state.dying, max(0, budget.expiries))):
-        if budget.expiries <= 0 or not _finish(state, slot, budget):
+        if budget.expiries <= 0 or not _cut(state, slot, budget):
             return
         budget.expiries -= 1
+        yield slot
     for number, condemned in list(state.condemned.items()):
         while condemned.position < len(condemned.members):
+            yield from cutting.cut_next(state, condemned, budget)
             if budget.expiries <= 0:
                 return
+            if condemned.position == len(condemned.members):
+                break
             budget.expiries -= 1
             slot = condemned.members[condemned.position]
             condemned.position += 1
             resources.begin_dying(state, slot)
-            if not _finish(state, slot, budget):
+            if not _cut(state, slot, budget):
                 return
+            yield slot
         del state.condemned[number]
     while state.unreferenced.first and budget.expiries > 0:
         budget.expiries -= 1
         slot = state.unreferenced.first - 1
         resources.begin_dying(state, slot)
-        if not _finish(state, slot, budget):
+        if not _cut(state, slot, budget):
             return
+        yield slot
 
 
 def backlog(state: State) -> int:
@@ -180,9 +192,9 @@ def backlog(state: State) -> int:
     return condemned + len(state.dying) + state.unreferenced.count
 
 
-def _finish(state: State, slot: int, budget: Budget) -> bool:
-    """Cuts what is left of its references, then hands it to the workers. False: the budget did not suffice."""
-    rows, table = state.resources, state.edges
+def _cut(state: State, slot: int, budget: Budget) -> bool:
+    """Cuts what is left of its references; then it is the workers'. False: the budget did not suffice."""
+    rows = state.resources
     while holder := state.names.next[rows.name[slot]]:
         if budget.expiries <= 0:
             return False
@@ -192,14 +204,8 @@ def _finish(state: State, slot: int, budget: Budget) -> bool:
         if budget.expiries <= 0:
             return False
         budget.expiries -= 1
-        edge = first - 1
-        target = table.target[edge]
-        if table.source[edge] == slot and table.state[edge] == ORPHAN and resources.is_usable(state, target):
-            rows.touch(target)
-            rows.flags[target] |= ORPHANED
-        edges.remove(state, edge)
+        cutting.remove(state, first - 1)
     del state.dying[slot]
-    reclaims.enter(state, slot)
     return True
 
 
@@ -228,7 +234,8 @@ def _moment(state: State, slot: int, budget: Budget) -> bool:
     if status == LIVE and table.deadline_ms[slot] <= state.now_ms and resources.is_usable(state, slot):
         resources.begin_buffer(state, slot)
         resources.begin_dying(state, slot)
-        _finish(state, slot, budget)
+        if _cut(state, slot, budget):
+            reclaims.enter(state, slot)
         return True
     if not status or table.expiry_ms[slot] > state.now_ms:
         return False

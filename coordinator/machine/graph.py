@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coordinator.machine import chains
 from coordinator.machine.chains import Chain
-from coordinator.machine.columns import SlotTable
+from coordinator.machine.columns import SideTable, Slots, SlotTable
 from coordinator.machine.timers import TimedTable
 
 LIVE, DYING, PENDING, DELAYED, CLAIMED, DEAD = range(1, 7)
@@ -106,7 +106,7 @@ class EdgeTable(SlotTable):
             first = self.next_in[first - 1]
 
 
-class HolderLinks(SlotTable):
+class HolderLinks(SideTable):
     """Beside each lease row, its neighbours among the ACTIVE leases on the same resource (plus one).
 
     The first of them is `next` of the resource's name, whether or not a provider has registered the resource.
@@ -116,9 +116,53 @@ class HolderLinks(SlotTable):
 
     previous: memoryview
 
-    def cover(self, slot: int) -> None:
-        if self.used <= slot:
-            self.allocate_many(slot + 1 - self.used)
+    def after(self, lease: int) -> int:
+        """The next one, plus one, or 0."""
+        following: int = self.next[lease] if lease < self.used else 0
+        return following
+
+    def all_after(self, leases: Slots) -> Slots:
+        """The same for many; 0 for -1."""
+        found = np.zeros(len(leases), dtype=np.int64)
+        there = np.flatnonzero((leases >= 0) & (leases < self.used))
+        found[there] = self.column("next")[leases[there]]
+        return found
+
+    def before(self, lease: int) -> int:
+        preceding: int = self.previous[lease] if lease < self.used else 0
+        return preceding
+
+    def not_first(self) -> Slots:
+        """Every lease that has one before it."""
+        return np.flatnonzero(self.column("previous")[: self.used])
+
+    def put_before(self, first: int, lease: int) -> None:
+        """`lease`, which has no neighbours, becomes the one before `first`, which has none before it."""
+        self.cover(max(first, lease))
+        self.touch(first)
+        self.touch(lease)
+        self.previous[first], self.next[lease] = lease + 1, first + 1
+
+    def put_all_before(self, firsts: Slots, leases: Slots) -> None:
+        """The same for many pairs."""
+        if len(leases):
+            self.cover(int(max(firsts.max(), leases.max())))
+            for changed in (firsts, leases):
+                self.touch_many(changed)
+            self.column("previous")[firsts], self.column("next")[leases] = leases + 1, firsts + 1
+
+    def take_out(self, lease: int) -> tuple[int, int]:
+        """Joins its neighbours; answers them."""
+        before, after = self.before(lease), self.after(lease)
+        if before:
+            self.touch(before - 1)
+            self.next[before - 1] = after
+        if after:
+            self.touch(after - 1)
+            self.previous[after - 1] = before
+        if before or after:
+            self.erase(lease)
+        return before, after
 
 
 @dataclass(slots=True)
@@ -170,9 +214,37 @@ def push(table: ResourceTable, chain: Chain, which: int, slot: int) -> None:
     table.list[slot] = which
 
 
+def push_many(table: ResourceTable, chain: Chain, which: int, slots: Slots) -> None:
+    """`push` for one after the other."""
+    table.touch_many(slots)
+    table.column("previous")[slots] = np.concatenate(([chain.last], slots[:-1] + 1))
+    table.column("next")[slots] = np.concatenate((slots[1:] + 1, [0]))
+    table.column("list")[slots] = which
+    first, last = int(slots[0]) + 1, int(slots[-1]) + 1
+    if chain.last:
+        table.touch(chain.last - 1)
+        table.next[chain.last - 1] = first
+    else:
+        chain.first = first
+    chain.last = last
+    chain.count += len(slots)
+
+
 def take_out(table: ResourceTable, chain: Chain, slot: int) -> None:
     chains.take_out(table, chain, slot)
     table.list[slot] = NO_LIST
+
+
+def release_many(table: SlotTable, slots: Slots, **kept: npt.NDArray[Any]) -> None:
+    """`release` for one after the other, each given once. `kept`: fields that survive it, and their values."""
+    rows = np.zeros(len(slots), dtype=table.dtype)
+    for name, values in kept.items():
+        rows[name] = values
+    rows["next"] = np.concatenate(([table.free_head], slots[:-1] + 1))
+    table.touch_many(slots)
+    table.put_rows(slots, rows)
+    table.free_head = int(slots[-1]) + 1
+    table.live -= len(slots)
 
 
 def edge_hash(source: int, target: int) -> int:

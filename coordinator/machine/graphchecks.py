@@ -94,9 +94,9 @@ def _check_holders(state: State) -> None:
             continue
         found, at, before = set[int](), state.names.next[name], 0
         while at:
-            require(at - 1 not in found and links.previous[at - 1] == before, "a resource's list of leases is broken")
+            require(at - 1 not in found and links.before(at - 1) == before, "a resource's list of leases is broken")
             found.add(at - 1)
-            before, at = at, links.next[at - 1]
+            before, at = at, links.after(at - 1)
         require(found == held[name], "a resource's list of leases is not what the leases say")
 
 

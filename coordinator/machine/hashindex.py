@@ -21,13 +21,15 @@ Slots = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
 
 MIN_SIZE = 64
-LOAD_NUMERATOR, LOAD_DENOMINATOR = 1, 2
-"""At most half full, so that runs stay short."""
+LOAD_NUMERATOR, LOAD_DENOMINATOR = 2, 3
+"""How full at most. Fuller, and runs grow long: three quarters cost half as much again for a name that is new."""
 AT_ONCE_SIZE = 1 << 14
 """An index of so many places or fewer moves in one go."""
 MOVED_PER_CHANGE = 16
-"""Places. Growing leaves size/2 changes until the next growth, shrinking size/16: the move is over before."""
+"""Places. Growing leaves size/3 changes until the next growth, shrinking size/16: the move is over before."""
 MOVED_AT_A_TIME = 4_096
+REBUILT_AT_ONCE = 1 << 16
+"""Entries: at millions, all of them at once would take as much memory again as the rows."""
 
 
 class Places:
@@ -172,13 +174,16 @@ class HashIndex:
         self._count = len(slots)
         self._places = Places(_size_for(len(slots)))
         self._parts = [self._places]
-        self._places.put(self._hashes_of(slots), slots)
+        for start in range(0, len(slots), REBUILT_AT_ONCE):
+            part = slots[start : start + REBUILT_AT_ONCE]
+            self._places.put(self._hashes_of(part), part)
 
     def _make_room(self, more: int) -> None:
         self._count += more
         if self._count * LOAD_DENOMINATOR > (self._places.mask + 1) * LOAD_NUMERATOR:
             self._resize(_size_for(self._count))
-        elif self.moving:
+        if self.moving:
+            # Also right after a growth: a large batch must not all go to the old places, which are nearly full.
             self._move(more * MOVED_PER_CHANGE)
 
     # --- moving to another size -----------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.machine.columns import FREE, Rows, Slots
+from coordinator.machine.columns import FREE, Slots
 from coordinator.machine.commands import Heartbeat
+from coordinator.machine.leaserows import OWNED
 from coordinator.machine.names import CLIENT
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import VERDICTS, HeartbeatAnswer, Result
@@ -28,25 +29,25 @@ def heartbeat(state: State, namespace: Namespace, command: Heartbeat) -> Result:
     slots = pairs[:, 0].astype(np.int64)
     # A slot beyond the table is looked up at its end; the generation there cannot make it right (see below).
     np.minimum(slots, state.leases.used - 1, out=slots)
-    rows = state.leases.gather(slots)
+    table = state.leases
+    known = (table.column("generation")[slots] == pairs[:, 1]) & (slots == pairs[:, 0])
     until_ms = state.now_ms + command.extend_duration_ms
-    expiry_ms = rows["expiry_ms"]
-    renewable = rows["owner"] == owner
-    renewable &= rows["generation"] == pairs[:, 1]
-    renewable &= slots == pairs[:, 0]
-    renewable &= rows["state"] == ACTIVE
+    expiry_ms, flags = table.column("expiry_ms")[slots], table.column("flags")[slots]
+    renewable = table.column("owner")[slots] == owner
+    renewable &= known
+    renewable &= table.column("state")[slots] == ACTIVE
     renewable &= expiry_ms > state.now_ms
-    renewable &= rows["session"] == 0
-    renewable &= rows["deadline_ms"] >= until_ms
+    if flags.any():
+        renewable &= flags & OWNED == 0
+        renewable &= table.deadlines_of(slots) >= until_ms
     if renewable.all():
         _extend(state, slots, np.maximum(expiry_ms, until_ms))
         return HeartbeatAnswer(len(slots), b"", b"", state.now_ms)
     _extend(state, slots[renewable], np.maximum(expiry_ms[renewable], until_ms))
     failed = ~renewable
-    known = (rows["generation"] == pairs[:, 1]) & (slots == pairs[:, 0])
-    verdicts = _verdicts(state, namespace, owner, rows[failed], known[failed])
+    verdicts = _verdicts(state, namespace, owner, slots[failed], known[failed])
     capped = slots[failed][verdicts == LIFETIME_REACHED]
-    _extend(state, capped, rows["deadline_ms"][failed][verdicts == LIFETIME_REACHED])
+    _extend(state, capped, table.deadlines_of(capped))
     renewed = len(slots) - len(verdicts)
     return HeartbeatAnswer(renewed, lease_ids[failed].tobytes(), verdicts.tobytes(), state.now_ms)
 
@@ -57,15 +58,15 @@ def _extend(state: State, slots: Slots, until_ms: npt.NDArray[np.int64]) -> None
 
 
 def _verdicts(
-    state: State, namespace: Namespace, owner: int, rows: Rows, known: npt.NDArray[np.bool_]
+    state: State, namespace: Namespace, owner: int, slots: Slots, known: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.uint8]:
-    """For rows that were not renewed. The first reason that holds, in the order of VERDICTS."""
+    """For leases that were not renewed. The first reason that holds, in the order of VERDICTS."""
+    rows, sessions = state.leases.rows.take(slots), state.leases.sessions_of(slots)
     owners = rows["owner"].astype(np.int64)
     # A lease of another namespace is not there at all, so that nobody can probe for one.
     here = state.names.column("namespace")[np.minimum(owners, len(state.names.rows) - 1)] == namespace.number
-    session_slots = np.maximum(rows["session"].astype(np.int64) - 1, 0)
-    session_expiry_ms = state.sessions.column("expiry_ms")[session_slots]
+    session_expiry_ms = state.sessions.column("expiry_ms")[np.maximum(sessions - 1, 0)]
     out_of_time = (rows["state"] != ACTIVE) | (rows["expiry_ms"] <= state.now_ms)
-    out_of_time |= (rows["session"] != 0) & (session_expiry_ms <= state.now_ms)
-    reasons = [~known | (rows["state"] == FREE) | ~here, owners != owner, out_of_time, rows["session"] != 0]
+    out_of_time |= (sessions != 0) & (session_expiry_ms <= state.now_ms)
+    reasons = [~known | (rows["state"] == FREE) | ~here, owners != owner, out_of_time, sessions != 0]
     return np.select(reasons, [UNKNOWN, NOT_OWNER, OUT_OF_TIME, SESSION_OWNED], LIFETIME_REACHED).astype(np.uint8)

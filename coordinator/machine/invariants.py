@@ -9,13 +9,25 @@ from collections import Counter
 
 import numpy as np
 
-from coordinator.machine import copychecks, graphchecks, sweep, taskchecks
+from coordinator.machine import accessrecords, copychecks, graphchecks, sweep, taskchecks
 from coordinator.machine.columns import FREE, SlotTable
 from coordinator.machine.faults import require
+from coordinator.machine.leaserows import BOUNDED, IN_EXTRAS, OWNED, REENTERED
 from coordinator.machine.leases import effective_expiry
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
 from coordinator.machine.names import CLIENT, KIND, LOCK, RESOURCE, TASK_KEY
-from coordinator.machine.namespaces import COUNTED, EDGES, LEASES, LOCKS, QUEUES, RESOURCES, SESSIONS, TASKS, WAITERS
+from coordinator.machine.namespaces import (
+    COUNTED,
+    EDGES,
+    LEASES,
+    LOCKS,
+    QUEUES,
+    RESOURCES,
+    SESSIONS,
+    TASK_BYTES,
+    TASKS,
+    WAITERS,
+)
 from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
 from coordinator.machine.timers import TimedTable, TimerIndex, bucket_of
 from coordinator.machine.waiters import alive, fits, held_slot
@@ -25,6 +37,7 @@ def check(state: State) -> None:
     for table in (state.names, state.leases, state.sessions, state.resources, state.edges, state.tasks):
         _check_slots(table)
     _check_leases(state)
+    _check_extras(state)
     _check_sessions(state)
     _check_timers(state)
     _check_names(state)
@@ -35,6 +48,7 @@ def check(state: State) -> None:
     graphchecks.check(state)
     taskchecks.check(state)
     copychecks.check(state)
+    accessrecords.check(state.access, state.revision)
 
 
 def _used(table: SlotTable) -> list[int]:
@@ -70,24 +84,40 @@ def _check_leases(state: State) -> None:
             pair = (table.resource[slot], table.owner[slot])
             require(pair not in pairs, "a client has two active leases on one resource")
             pairs.add(pair)
-            require(table.expiry_ms[slot] <= table.deadline_ms[slot], "a lease outlives its lifetime")
+            require(table.expiry_ms[slot] <= table.deadline_of(slot), "a lease outlives its lifetime")
             require(state.find_lease(*pair) == slot, "an active lease is not found by its resource and owner")
         else:
-            require(not table.session[slot], "an expired lease still belongs to a session")
+            require(not table.session_of(slot), "an expired lease still belongs to a session")
             require(table.expiry_ms[slot] <= state.now_ms, "a lease expired early")
-    require(len(state.pairs) == len(pairs), "the index of active leases has entries of others")
+    require(state.active_leases == len(pairs), "the active leases are miscounted")
+    firsts = sum(1 for name in _used(state.names) if state.names.state[name] == RESOURCE and state.names.next[name])
+    require(len(state.pairs) == len(pairs) - firsts, "the index of active leases has entries of others")
+
+
+def _check_extras(state: State) -> None:
+    """What lies beside the rows of leases is there exactly when a flag says so: nobody would look otherwise."""
+    table, extras = state.leases, state.leases.extras
+    known = dict.fromkeys(_used(table))
+    for slot in range(extras.used):
+        flags = table.flags[slot] if slot in known else 0
+        for flag, field in ((OWNED, extras.session), (BOUNDED, extras.deadline_ms), (REENTERED, extras.entries)):
+            require(bool(flags & flag) == (field[slot] != 0), "what few leases have and their flags differ")
+        require(flags & OWNED or not extras.previous[slot], "a lease of no session is in one's list")
+        require(table.kind[slot] == LOCK or not flags & REENTERED, "a lease that is no lock's was entered again")
+    for slot in known:
+        require(slot < extras.used or not table.flags[slot] & IN_EXTRAS, "a lease lacks what its flags say")
 
 
 def _check_sessions(state: State) -> None:
     table, owned = state.sessions, Counter[int]()
     for slot in _used(state.leases):
-        if state.leases.session[slot]:
-            owned[state.leases.session[slot] - 1] += 1
+        if session := state.leases.session_of(slot):
+            owned[session - 1] += 1
     for slot in _used(table):
         members, at, before = 0, table.head[slot], 0
         while at:
-            require(state.leases.session[at - 1] == slot + 1, "a session lists a lease it does not own")
-            require(state.leases.previous[at - 1] == before, "a session's list is broken")
+            require(state.leases.session_of(at - 1) == slot + 1, "a session lists a lease it does not own")
+            require(state.leases.extras.previous[at - 1] == before, "a session's list is broken")
             members, before, at = members + 1, at, state.leases.next[at - 1]
             require(members <= state.leases.live, "a session's list runs in a circle")
         require(members == table.leases[slot] == owned.pop(slot, 0), "a session's number of leases is wrong")
@@ -171,7 +201,6 @@ def _check_locks(state: State) -> None:
             require(table.state[slot] == ACTIVE and table.resource[slot] == key, "a holder does not hold the lock")
             require(slot not in holding, "a hold is counted twice")
             require(table.token[slot] <= lock.newest_token, "a hold is newer than the lock's newest token")
-            require(table.count[slot] > 0, "a hold that was never entered")
             holding.add(slot)
         most = lock.permits if lock.mode == "exclusive" else len(lock.holders)
         require(len(lock.holders) <= most, "an exclusive lock has too many holders")
@@ -216,7 +245,9 @@ def _check_quotas(state: State) -> None:
         used[state.names.namespace[state.resources.name[state.edges.source[edge]]]][EDGES] += 1
     copychecks.count_used(state, used)
     for slot in _used(state.tasks):
-        used[state.names.namespace[state.tasks.queue[slot]]][TASKS] += 1
+        own = used[state.names.namespace[state.tasks.queue[slot]]]
+        own[TASKS] += 1
+        own[TASK_BYTES] += len(state.tasks.payloads.get(slot))
     for queue in state.task_queues.values():
         used[queue.namespace][QUEUES] += 1
     for number, space in state.namespaces.by_number.items():

@@ -14,6 +14,7 @@ import numpy as np
 from coordinator.machine import resources
 from coordinator.machine.columns import Slots
 from coordinator.machine.commands import AcquireLease, AcquireLeases, ReleaseLease, RenewLease
+from coordinator.machine.leaserows import KEPT
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
 from coordinator.machine.names import CLIENT, RESOURCE
 from coordinator.machine.namespaces import LEASES, Namespace, over_quota
@@ -26,7 +27,7 @@ from coordinator.machine.state import ACTIVE, DELETED, EXPIRED, State
 def effective_expiry(state: State, slot: int) -> int:
     """A session keeps its leases exactly as long as itself, but none past its own deadline."""
     expiry: int = state.leases.expiry_ms[slot]
-    session = state.leases.session[slot]
+    session = state.leases.session_of(slot)
     return min(expiry, state.sessions.expiry_ms[session - 1]) if session else expiry
 
 
@@ -42,23 +43,23 @@ def create(
         deadline_ms = min(deadline_ms, resources.deadline_of(state, resource))
     unbounded = session or ttl_ms is None
     table.expiry_ms[slot] = deadline_ms if unbounded else min(state.now_ms + (ttl_ms or 0), deadline_ms)
-    table.deadline_ms[slot] = deadline_ms
     table.token[slot] = state.next_token()
     table.generation[slot] = table.generation[slot] or state.first_generation
     table.owner[slot] = owner
     table.resource[slot] = resource
-    table.ttl_ms[slot] = ttl_ms or 0
-    table.kept[slot] = ttl_ms is None
-    table.count[slot] = 1
+    table.flags[slot] = KEPT if ttl_ms is None else 0
     table.state[slot] = ACTIVE
     table.kind[slot] = kind
+    table.bound(slot, deadline_ms)
     if session:
         _link(state, slot, session)
-    state.pairs.insert(state.pair_of(slot), slot)
+    state.active_leases += 1
     state.names.count(resource, 1)
     state.names.count(owner, 1)
     if kind == RESOURCE:
         resources.hold_by_lease(state, resource, slot)
+    else:
+        state.pairs.insert(state.pair_of(slot), slot)
     state.lease_timers.schedule(slot, table.expiry_ms[slot])
     return slot
 
@@ -73,19 +74,18 @@ def create_many(state: State, names: Slots, owner: int, ttl_ms: int, session: in
         np.minimum(deadlines_ms, state.now_ms + lifetime_ms, out=deadlines_ms)
     expiries_ms = deadlines_ms if session else np.minimum(state.now_ms + ttl_ms, deadlines_ms)
     rows = table.rows.take(slots)
-    rows["expiry_ms"], rows["deadline_ms"] = expiries_ms, deadlines_ms
+    rows["expiry_ms"] = expiries_ms
     rows["token"] = np.arange(state.last_token + 1, state.last_token + count + 1)
     state.last_token += count
     rows["generation"][rows["generation"] == 0] = state.first_generation
     rows["owner"], rows["resource"] = owner, names
-    rows["ttl_ms"], rows["count"] = ttl_ms, 1
     rows["state"], rows["kind"] = ACTIVE, RESOURCE
+    rows["flags"] = table.put_extras(slots, session, deadlines_ms)
     if session:
-        rows["session"] = session
-        rows["next"][1:], rows["previous"][:-1] = slots[:-1] + 1, slots[1:] + 1
+        rows["next"][1:] = slots[:-1] + 1
         rows["next"][0] = _put_first(state, session, int(slots[0]), int(slots[-1]), count)
     table.put_rows(slots, rows)
-    state.pairs.insert_many(state.pairs_of(slots), slots)
+    state.active_leases += count
     state.names.touch_many(names)
     state.names.column("active")[names] += 1
     state.names.count(owner, count)
@@ -97,7 +97,7 @@ def create_many(state: State, names: Slots, owner: int, ttl_ms: int, session: in
 def extend(state: State, slot: int, ttl_ms: int) -> int:
     """Until `ttl_ms` from now or longer, within its lifetime; answers the expiry. Not for a session's lease."""
     table = state.leases
-    expiry_ms = max(table.expiry_ms[slot], min(state.now_ms + ttl_ms, table.deadline_ms[slot]))
+    expiry_ms = max(table.expiry_ms[slot], min(state.now_ms + ttl_ms, table.deadline_of(slot)))
     table.touch(slot)
     table.expiry_ms[slot] = expiry_ms
     return expiry_ms
@@ -132,30 +132,32 @@ def forget(state: State, slot: int) -> None:
 
 def _deactivate(state: State, slot: int, *, expired: bool) -> None:
     table = state.leases
-    state.pairs.remove(state.pair_of(slot), slot)
+    state.active_leases -= 1
     state.names.count(table.resource[slot], -1)
     state.names.count(table.owner[slot], -1)
     if table.kind[slot] == RESOURCE:
         resources.let_go(state, table.resource[slot], slot, expired=expired)
+    else:
+        state.pairs.remove(state.pair_of(slot), slot)
     table.touch(slot)
-    if table.session[slot]:
+    if table.session_of(slot):
         _unlink(state, slot)
 
 
 def _link(state: State, slot: int, session: int) -> None:
     table = state.leases
     table.next[slot] = _put_first(state, session, slot, slot, 1)
-    table.session[slot] = session
+    table.own(slot, session)
 
 
 def _put_first(state: State, session: int, last: int, first: int, count: int) -> int:
     """Puts a chain of leases, from `first` to `last`, before those the session has; answers what comes after it."""
-    table, sessions = state.leases, state.sessions
+    extras, sessions = state.leases.extras, state.sessions
     sessions.touch(session - 1)
     head: int = sessions.head[session - 1]
     if head:
-        table.touch(head - 1)
-        table.previous[head - 1] = last + 1
+        extras.touch(head - 1)
+        extras.previous[head - 1] = last + 1
     sessions.head[session - 1] = first + 1
     sessions.leases[session - 1] += count
     return head
@@ -163,8 +165,8 @@ def _put_first(state: State, session: int, last: int, first: int, count: int) ->
 
 def _unlink(state: State, slot: int) -> None:
     table, sessions = state.leases, state.sessions
-    session = table.session[slot] - 1
-    before, after = table.previous[slot], table.next[slot]
+    session = table.session_of(slot) - 1
+    before, after = table.extras.previous[slot], table.next[slot]
     sessions.touch(session)
     if before:
         table.touch(before - 1)
@@ -172,10 +174,11 @@ def _unlink(state: State, slot: int) -> None:
     else:
         sessions.head[session] = after
     if after:
-        table.touch(after - 1)
-        table.previous[after - 1] = before
+        table.extras.touch(after - 1)
+        table.extras.previous[after - 1] = before
     sessions.leases[session] -= 1
-    table.session[slot] = table.next[slot] = table.previous[slot] = 0
+    table.next[slot] = 0
+    table.disown(slot)
 
 
 # --- checks: shared with locks --------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ def _asked(state: State, namespace: Namespace, command: AcquireLease) -> int | D
     denied = over_leases(state, namespace, 0 if live else 1)
     denied = denied or over_names(state, namespace, RESOURCE, (command.resource_id,), command.client_id)
     denied = denied or _reclaiming(state, namespace, command.resource_id)
-    if denied is None and live and state.leases.session[slot] != session:
+    if denied is None and live and state.leases.session_of(slot) != session:
         denied = other_session(command.client_id, command.resource_id)
     return session if denied is None else denied
 
@@ -303,7 +306,7 @@ def acquire_one(
 def lapse(state: State, slot: int) -> None:
     """Ends a resource's lease whose time is over: released if its session was deleted, else expired."""
     table = state.leases
-    session = table.session[slot]
+    session = table.session_of(slot)
     released = session and state.sessions.state[session - 1] == DELETED
     resource = table.resource[slot]
     key, owner = state.names.text(resource), state.names.text(table.owner[slot])
@@ -324,11 +327,11 @@ def renew(state: State, namespace: Namespace, command: RenewLease) -> Result:
         return Denied("not_owner", "the lease belongs to another client")
     if table.state[slot] != ACTIVE or effective_expiry(state, slot) <= state.now_ms:
         return Denied("lease_expired", "the lease has expired; stop using the resource, then acquire a new lease")
-    if table.session[slot]:
+    if table.session_of(slot):
         return Denied("session_owned", "the lease belongs to a session: send the session's heartbeat instead")
-    if table.kept[slot]:
+    if table.flags[slot] & KEPT:
         return kept_by_task()
-    deadline_ms = table.deadline_ms[slot]
+    deadline_ms = table.deadline_of(slot)
     if table.expiry_ms[slot] == deadline_ms < state.now_ms + command.extend_duration_ms:
         return Denied("lifetime_reached", "the lease cannot live longer; acquire a new one when it has ended")
     expires_ms = extend(state, slot, command.extend_duration_ms)
@@ -341,7 +344,7 @@ def release(state: State, namespace: Namespace, command: ReleaseLease) -> Result
         return Denied("unknown_lease", f"{command.client_id} has no lease on {command.resource_id}")
     if effective_expiry(state, slot) <= state.now_ms:
         return Denied("lease_expired", "the lease has expired already")
-    if state.leases.kept[slot]:
+    if state.leases.flags[slot] & KEPT:
         return kept_by_task()
     resource = state.leases.resource[slot]
     number, token = state.lease_id(slot), state.leases.token[slot]

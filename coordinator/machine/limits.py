@@ -88,6 +88,8 @@ MAX_ATTEMPTS = 10
 """After so many failed or abandoned attempts a clean-up is a dead letter."""
 BACK_OFF_MS = SECOND_MS
 MAX_BACK_OFF_MS = 10 * MINUTE_MS
+TOGETHER = 4
+"""So many clean-ups or more are worked off in one go; fewer one by one, which is quicker then."""
 LANE_FAILURES = 5
 """So many failures in a row close a lane for a while: then one clean-up at a time is tried."""
 
@@ -142,6 +144,19 @@ MAX_LISTED_HOLDERS = 1_000
 MAX_WAITED_FOR = 10
 """How many holders the list names that a tombstone waits for: those that are furthest behind."""
 
+# --- access -------------------------------------------------------------------------------------------------------
+
+ACCESS_DIGEST_BYTES = 32
+MAX_TOKEN_ID_CHARACTERS = 32
+MAX_IDENTITY_CHARACTERS = 64
+MAX_SCOPES = 16
+"""Of one access token: every request with it goes through them."""
+MAX_OVERLAP_MS = 7 * DAY_MS
+"""How long the secret that was replaced may be taken beside the new one."""
+MAX_ACTION_CHARACTERS = 64
+MAX_LISTED_TOKENS = 1_000
+MAX_LISTED_ACTIONS = 1_000
+
 # --- the whole state ----------------------------------------------------------------------------------------------
 
 MAX_LEASES = 1 << 25
@@ -159,6 +174,9 @@ MAX_HOLDERS = 1 << 16
 MAX_TOMBSTONES = 1 << 22
 """Together with the resources that have copies, each of which has the place of its tombstone reserved."""
 MAX_QUEUES = 4_096
+MAX_ACCESS_TOKENS = 10_000
+MAX_ACTIONS = 10_000
+"""In the audit trail; the oldest go first."""
 MAX_WAITERS_PER_KEY = 16_384
 MAX_HOLDERS_PER_KEY = 16_384
 
@@ -182,4 +200,7 @@ DEFAULT_TASKS = 4_000_000
 DEFAULT_QUEUES = 1_000
 DEFAULT_HOLDERS = 10_000
 DEFAULT_TOMBSTONES = 1_000_000
+DEFAULT_TASK_BYTES = 4 << 30
+DEFAULT_REQUESTS_PER_S = 1_000_000
+"""Of each node: more than one can answer, so that a rate is only for those that are given one."""
 MAX_QUOTA = 1 << 40

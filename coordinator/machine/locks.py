@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.machine import leases, taskmoves, tasktenure
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
+from coordinator.machine.leaserows import KEPT
 from coordinator.machine.limits import MAX_WAITERS_PER_KEY
 from coordinator.machine.names import CLIENT, LOCK
 from coordinator.machine.namespaces import LOCKS, WAITERS, Namespace
@@ -93,7 +94,7 @@ def _rule(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -
     """How `ask` will be answered. Its keys and its client may be unknown yet (-1): those are free, and hold nothing."""
     held = {key: slot for key in ask.keys if (slot := held_slot(state, key, ask.client)) >= 0}
     for key, slot in held.items():
-        if state.leases.kept[slot]:
+        if state.leases.flags[slot] & KEPT:
             return leases.kept_by_task()
         if not reentrant(state, ask, key, slot):
             return _not_reentrant(state, key, ask, slot)
@@ -115,7 +116,7 @@ def _position(state: State, ask: Waiter) -> int:
 
 def _not_reentrant(state: State, key: int, ask: Waiter, slot: int) -> Denied:
     text = state.names.text(key)
-    if state.leases.session[slot] != ask.session:
+    if state.leases.session_of(slot) != ask.session:
         message = f"you hold {text} under another session or none; release it first, or name that session"
         return Denied("session_mismatch", message, {"field": "session_id", "lock_key": text})
     lock = state.locks[key]
@@ -170,9 +171,9 @@ def renew(state: State, namespace: Namespace, command: RenewLock) -> Result:
     hold = _hold(state, namespace, command)
     if isinstance(hold, Denied):
         return hold
-    if state.leases.session[hold.slot]:
+    if state.leases.session_of(hold.slot):
         return Denied("session_owned", "the lock belongs to a session: send the session's heartbeat instead")
-    if state.leases.kept[hold.slot]:
+    if state.leases.flags[hold.slot] & KEPT:
         return leases.kept_by_task()
     expires_ms = leases.extend(state, hold.slot, command.extend_time_ms)
     return LockRenewed(expires_ms - state.now_ms, expires_ms)
@@ -182,12 +183,12 @@ def release(state: State, namespace: Namespace, command: ReleaseLock) -> Result:
     hold = _hold(state, namespace, command)
     if isinstance(hold, Denied):
         return hold
-    if state.leases.kept[hold.slot]:
+    if state.leases.flags[hold.slot] & KEPT:
         return leases.kept_by_task()
-    left = state.leases.count[hold.slot] - 1
+    left = state.leases.entries_of(hold.slot) - 1
     if left:
         state.leases.touch(hold.slot)
-        state.leases.count[hold.slot] = left
+        state.leases.leave(hold.slot)
         return LockReleased(left)
     end_hold(state, hold.key, hold.slot, "lock_released")
     settle(state, [hold.key])

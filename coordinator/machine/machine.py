@@ -7,14 +7,27 @@ entry's revision is its index. Nothing here reads a clock: time is what the entr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from coordinator.machine import commands as c
-from coordinator.machine import garbage, graphcounts, graphreads, reads, resources, snapshot, sweep, tombstones
+from coordinator.machine import (
+    garbage,
+    graphcounts,
+    graphreads,
+    reads,
+    resources,
+    snapshot,
+    surroundings,
+    sweep,
+    tombstones,
+)
+from coordinator.machine.access import AccessToken
 from coordinator.machine.audit import Audit
 from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
 from coordinator.machine.limits import MAX_NOW_MS
+from coordinator.machine.namespaces import Namespace
 from coordinator.machine.requests import fingerprint_of, key_of
 from coordinator.machine.results import Denied, LockBusy, Result
 from coordinator.machine.rules import RULES, put_namespace
@@ -22,6 +35,7 @@ from coordinator.machine.snapshot import FormatError, FrozenMachine
 from coordinator.machine.state import State
 from coordinator.machine.taskreads import Dispatch
 from coordinator.machine.tombstonereads import CopyReads
+from coordinator.machine.trail import RECORDED, Action, is_forced
 
 __all__ = ["FormatError", "FrozenMachine", "Machine"]
 
@@ -58,21 +72,35 @@ class Machine:
         if namespace is None:
             return self._without_namespace(request)
         if request.request_id is None:
-            return RULES[type(request.command)](state, namespace, request.command)
+            return self._obey(request, namespace)
         key, fingerprint = key_of(namespace.number, request.request_id), fingerprint_of(raw)
         known = state.requests.recall(key, fingerprint, state.now_ms, state.revision)
         if known is not None:
             return known
         state.request_id = request.request_id
-        result = RULES[type(request.command)](state, namespace, request.command)
+        result = self._obey(request, namespace)
         state.request_id = None
         if not isinstance(result, Denied | LockBusy) and namespace.name in state.namespaces.by_name:
             state.requests.remember(key, fingerprint, result, state.now_ms, state.revision)
         return result
 
+    def _obey(self, request: Request, namespace: Namespace) -> Result:
+        result = RULES[type(request.command)](self.state, namespace, request.command)
+        return self._recorded(request, result) if type(request.command) in RECORDED else result
+
+    def _recorded(self, request: Request, result: Result) -> Result:
+        """What was refused changed nothing, the trail included."""
+        state, command = self.state, request.command
+        if not isinstance(result, Denied) and is_forced(command, result):
+            action, subject, outcome = RECORDED[type(command)](command)
+            state.access.trail.add(
+                state.revision, state.now_ms, request.actor, action, request.namespace, subject, outcome
+            )
+        return result
+
     def _without_namespace(self, request: Request) -> Result:
         if isinstance(request.command, c.PutNamespace):
-            return put_namespace(self.state, request.namespace, request.command)
+            return self._recorded(request, put_namespace(self.state, request.namespace, request.command))
         message = f"there is no namespace {request.namespace}; an administrator creates one"
         return Denied("unknown_namespace", message, {"field": "namespace"})
 
@@ -125,6 +153,10 @@ class Machine:
     ) -> list[reads.LeaseView | None]:
         return reads.leases(self.state, self._number(namespace), lease_ids, self._at(now_ms))
 
+    def lease_keys(self, namespace: str, lease_ids: Sequence[int]) -> list[str | None]:
+        """What each lease is on; None for one that is not known."""
+        return reads.lease_keys(self.state, self._number(namespace), lease_ids)
+
     def lease_page(
         self, namespace: str, prefix: str, start: int, limit: int, now_ms: int | None = None
     ) -> tuple[list[reads.LeaseView], int | None]:
@@ -138,8 +170,16 @@ class Machine:
     def session(self, namespace: str, session_id: int, now_ms: int | None = None) -> reads.SessionView | None:
         return reads.session(self.state, self._number(namespace), session_id, self._at(now_ms))
 
-    def sessions(self, namespace: str, limit: int, now_ms: int | None = None) -> list[reads.SessionView]:
-        return reads.sessions(self.state, self._number(namespace), self._at(now_ms), limit)
+    def leases_on(
+        self, namespace: str, resource_id: str, limit: int, now_ms: int | None = None
+    ) -> list[reads.LeaseView]:
+        return reads.leases_on(self.state, self._number(namespace), resource_id, limit, self._at(now_ms))
+
+    def session_page(
+        self, namespace: str, prefix: str, start: int, limit: int, now_ms: int | None = None
+    ) -> tuple[list[reads.SessionView], int | None]:
+        """A page of the sessions of clients that begin so, and where the next one starts; None at the end."""
+        return reads.session_page(self.state, self._number(namespace), prefix, start, limit, self._at(now_ms))
 
     def lock(self, namespace: str, lock_key: str, now_ms: int | None = None) -> reads.LockView | None:
         number = self._number(namespace)
@@ -192,6 +232,13 @@ class Machine:
         page = graphreads.edge_page(state, ends[0], ends[1], start, limit)
         return None if page is None else ([graphreads.edge(state, edge) for edge in page[0]], page[1])
 
+    def surroundings(
+        self, namespace: str, resource_id: str, depth: int, limit: int, now_ms: int | None = None
+    ) -> surroundings.Surroundings | None:
+        """What is up to `depth` edges away from a resource; None when there is no such resource."""
+        slot = resources.find(self.state, self.state.namespaces.by_name[namespace], resource_id)
+        return None if slot < 0 else surroundings.around(self.state, slot, depth, limit, self._at(now_ms))
+
     def lanes(self, namespace: str, provider: str, kind: str, now_ms: int | None = None) -> list[graphreads.LaneView]:
         space = self.state.namespaces.by_name[namespace]
         return graphreads.lanes(self.state, space, provider, kind, self._at(now_ms))
@@ -212,10 +259,36 @@ class Machine:
     def copies(self) -> CopyReads:
         return CopyReads(self.state)
 
+    # --- who may do what, and who did -----------------------------------------------------------------------------
+
+    def token(self, token_id: str) -> AccessToken | None:
+        return self.state.access.tokens.get(token_id)
+
+    def tokens(self, after: str, limit: int) -> list[AccessToken]:
+        """A page by id, those after `after`."""
+        known = self.state.access.tokens
+        return [known[each] for each in sorted(each for each in known if each > after)[:limit]]
+
+    def actions(self, before: int | None, limit: int) -> list[Action]:
+        """Of the audit trail, newest first; `before`: those of smaller numbers."""
+        trail = self.state.access.trail
+        newest = trail.last if before is None else min(trail.last, before - 1)
+        return [trail.actions[place] for place in islice(trail.places(newest), limit)]
+
+    @property
+    def access_changed(self) -> int:
+        """The last revision that changed an access token, as far as this node has applied the entries itself."""
+        return self.state.access.changed
+
     # --- the whole ------------------------------------------------------------------------------------------------
 
     def knows(self, namespace: str) -> bool:
         return namespace in self.state.namespaces.by_name
+
+    def requests_per_s(self, namespace: str) -> int | None:
+        """How often it may ask each node; None if there is no such namespace."""
+        known = self.state.namespaces.by_name.get(namespace)
+        return None if known is None else known.quotas.requests_per_s
 
     def namespaces(self) -> list[reads.NamespaceView]:
         return reads.namespaces(self.state)

@@ -1,7 +1,7 @@
 """Interned names: each text once, as bytes in one arena, with a number that rows can hold in four bytes.
 
 A name is known by (kind, namespace, text) and lives as long as something refers to it. No Python object is kept for a
-name, so five million of them cost their bytes and about 45 more, and the garbage collector never walks them.
+name, so five million of them cost their bytes and about 40 more, and the garbage collector never walks them.
 """
 
 from __future__ import annotations
@@ -162,10 +162,10 @@ class NameTable(SlotTable):
         self.touch_many(slots)
         self.column("references")[slots] += 1
 
-    def drop(self, slot: int) -> None:
-        """One reference fewer; the last one forgets the name."""
+    def drop(self, slot: int, times: int = 1) -> None:
+        """One reference fewer, or so many; the last one forgets the name."""
         self.touch(slot)
-        left = self.references[slot] - 1
+        left = self.references[slot] - times
         require(left >= 0, "a name was dropped more often than held")
         self.references[slot] = left
         if left:

@@ -12,8 +12,10 @@ from coordinator.machine.limits import (
     DEFAULT_LOCKS,
     DEFAULT_NAME_BYTES,
     DEFAULT_QUEUES,
+    DEFAULT_REQUESTS_PER_S,
     DEFAULT_RESOURCES,
     DEFAULT_SESSIONS,
+    DEFAULT_TASK_BYTES,
     DEFAULT_TASKS,
     DEFAULT_TOMBSTONES,
     DEFAULT_WAITERS,
@@ -21,9 +23,13 @@ from coordinator.machine.limits import (
 )
 from coordinator.machine.results import Denied, NamespaceChanged, Result
 
-LEASES, LOCKS, WAITERS, SESSIONS, RESOURCES, EDGES, TASKS, QUEUES, HOLDERS, TOMBSTONES = range(10)
-COUNTED = ("leases", "locks", "waiters", "sessions", "resources", "edges", "tasks", "queues", "holders", "tombstones")
-"""What is counted here, by its place in `Namespace.used`; bytes of names are counted by the name table."""
+LEASES, LOCKS, WAITERS, SESSIONS, RESOURCES, EDGES, TASKS, QUEUES, HOLDERS, TOMBSTONES, TASK_BYTES = range(11)
+COUNTED = (
+    "leases", "locks", "waiters", "sessions", "resources", "edges", "tasks", "queues", "holders", "tombstones",
+    "task_bytes",
+)  # fmt: skip
+"""What is counted here, by its place in `Namespace.used`; bytes of names are counted by the name table, and requests
+by each node for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,9 @@ class Quotas:
     holders: int = DEFAULT_HOLDERS
     tombstones: int = DEFAULT_TOMBSTONES
     """Together with the resources of which holders have copies."""
+    task_bytes: int = DEFAULT_TASK_BYTES
+    """Of payloads of tasks that are not done."""
+    requests_per_s: int = DEFAULT_REQUESTS_PER_S
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from coordinator.machine.state import ACTIVE, State
 Standing = Literal["ACTIVE", "EXPIRED"]
 SCANNED_LEASES = 20_000
 """Rows a page of leases looks at, at most: a few milliseconds."""
+SCANNED_SESSIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView
     ends_ms = effective_expiry(state, slot)
     active = table.state[slot] == ACTIVE and ends_ms > now_ms
     ends_ms = _shown_end(state, slot)
-    session = table.session[slot]
+    session = table.session_of(slot)
     return LeaseView(
         lease_id, "ACTIVE" if active else "EXPIRED", _left(now_ms, ends_ms) if active else 0,
         names.text(table.owner[slot]), names.text(table.resource[slot]),
@@ -150,6 +151,13 @@ def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView
 
 def leases(state: State, namespace: int, lease_ids: Sequence[int], now_ms: int) -> list[LeaseView | None]:
     return [lease(state, namespace, lease_id, now_ms) for lease_id in lease_ids]
+
+
+def lease_keys(state: State, namespace: int, lease_ids: Sequence[int]) -> list[str | None]:
+    table, names = state.leases, state.names
+    slots = (state.slot_of(table, number) for number in lease_ids)
+    known = (-1 if slot < 0 else table.resource[slot] for slot in slots)
+    return [None if name < 0 or names.namespace[name] != namespace else names.text(name) for name in known]
 
 
 def lease_page(
@@ -177,6 +185,20 @@ def lease_page(
     return found, end if end < table.used else None
 
 
+def leases_on(state: State, namespace: int, resource_id: str, limit: int, now_ms: int) -> list[LeaseView]:
+    """ACTIVE leases on one resource, the newest so many. Of very many that expired at once, not all are passed over."""
+    name = state.names.find(RESOURCE, namespace, resource_id)
+    found: list[LeaseView] = []
+    following, looked_at = state.names.next[name] if name >= 0 else 0, 0
+    while following and len(found) < limit and looked_at < SCANNED_LEASES:
+        looked_at += 1
+        view = lease(state, namespace, state.lease_id(following - 1), now_ms)
+        if view is not None and view.state == "ACTIVE":
+            found.append(view)
+        following = state.holders.after(following - 1)
+    return found
+
+
 def reference_count(state: State, namespace: int, resource_id: str) -> int:
     """ACTIVE leases on the resource, and edges to it."""
     slot = state.names.find(RESOURCE, namespace, resource_id)
@@ -194,16 +216,26 @@ def session(state: State, namespace: int, session_id: int, now_ms: int) -> Sessi
     return SessionView(session_id, standing, ttl_ms, state.names.text(table.owner[slot]), table.leases[slot])
 
 
-def sessions(state: State, namespace: int, now_ms: int, limit: int) -> list[SessionView]:
-    used = np.flatnonzero(state.sessions.column("state")[: state.sessions.used] != FREE)
+def session_page(
+    state: State, namespace: int, prefix: str, start: int, limit: int, now_ms: int
+) -> tuple[list[SessionView], int | None]:
+    """Sessions of clients whose name begins with `prefix`, in the order of their slots; and where the next page starts.
+
+    With a prefix a page may be short, or empty, and not be the last.
+    """
+    table, names, encoded = state.sessions, state.names, prefix.encode()
+    used = np.flatnonzero(table.column("state")[start : table.used] != FREE) + start
+    own = used[names.column("namespace")[table.column("owner")[used]] == namespace]
     found: list[SessionView] = []
-    for slot in used.tolist():
+    for looked_at, slot in enumerate(own.tolist()):
+        if len(found) >= limit or looked_at >= SCANNED_SESSIONS:
+            return found, slot
+        if encoded and not names.raw(table.owner[slot]).startswith(encoded):
+            continue
         view = session(state, namespace, state.session_id(slot), now_ms)
         if view is not None:
             found.append(view)
-        if len(found) >= limit:
-            break
-    return found
+    return found, None
 
 
 def lock(state: State, namespace: int, lock_key: str, now_ms: int) -> LockView | None:
@@ -242,9 +274,9 @@ def _lock(state: State, key: int, now_ms: int) -> LockView:
 
 def _holder(state: State, slot: int, now_ms: int) -> HolderView:
     table = state.leases
-    owning = table.session[slot]
+    owning = table.session_of(slot)
     return HolderView(
-        state.names.text(table.owner[slot]), table.token[slot], state.lease_id(slot), table.count[slot],
+        state.names.text(table.owner[slot]), table.token[slot], state.lease_id(slot), table.entries_of(slot),
         _left(now_ms, _shown_end(state, slot)), state.session_id(owning - 1) if owning else None,
     )  # fmt: skip
 
@@ -283,7 +315,7 @@ def timed(state: State) -> bool:
 
 
 def counts(state: State) -> Counts:
-    active = len(state.pairs)
+    active = state.active_leases
     return Counts(
         active, state.leases.live - active, len(state.locks),
         len(state.waiters), state.sessions.live, len(state.closing), state.names.live,

@@ -6,6 +6,7 @@ end; a lane in which everything fails is closed for a while and then tried one a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
 
@@ -13,16 +14,17 @@ import numpy as np
 
 from coordinator.machine import resources
 from coordinator.machine.chains import Chain, members
+from coordinator.machine.columns import Slots
 from coordinator.machine.commands import (
     AckReclaims,
-    ClaimReclaims,
     NackReclaim,
     PurgeReclaims,
     RenewReclaims,
     RetryReclaims,
     ReturnReclaims,
 )
-from coordinator.machine.events import EventKind
+from coordinator.machine.departures import forget_many
+from coordinator.machine.events import Event, EventKind
 from coordinator.machine.graph import (
     CLAIMED,
     DEAD,
@@ -34,6 +36,7 @@ from coordinator.machine.graph import (
     READY,
     Lane,
     push,
+    push_many,
     take_out,
 )
 from coordinator.machine.limits import (
@@ -42,6 +45,7 @@ from coordinator.machine.limits import (
     MAX_ATTEMPTS,
     MAX_BACK_OFF_MS,
     NEVER_MS,
+    TOGETHER,
 )
 from coordinator.machine.names import CLIENT, KIND, PROVIDER
 from coordinator.machine.namespaces import Namespace
@@ -50,10 +54,8 @@ from coordinator.machine.results import (
     RECLAIM_VERDICTS,
     DeadLettersMoved,
     Denied,
-    Reclaim,
     ReclaimNacked,
     ReclaimsAnswered,
-    ReclaimsClaimed,
     ReclaimVerdict,
     Result,
 )
@@ -92,11 +94,29 @@ def _drop_if_empty(state: State, provider: int, kind: int) -> None:
             del state.lanes[provider]
 
 
-def _emit(state: State, kind: EventKind, slot: int, owner: str | None = None) -> None:
+def _emit(state: State, kind: EventKind, slot: int) -> None:
     table, names = state.resources, state.names
-    name = table.name[slot]
-    owner = names.text(table.provider[slot]) if owner is None else owner
+    name, owner = table.name[slot], names.text(table.provider[slot])
     state.emit(kind, names.namespace[name], names.text(name), owner, state.resource_id(slot), token=table.token[slot])
+
+
+def emit_many(state: State, kind: EventKind, slots: Slots, owner: str | None = None) -> list[Event]:
+    """One event each, in order: of the owner, or of its provider."""
+    names, rows = state.names, state.resources.rows.take(slots)
+    named = names.rows.take(rows["name"])
+    keys = names.arena.texts(named["offset"].tolist(), named["length"].tolist())
+    numbers = (rows["generation"].astype(np.uint64) << np.uint64(32) | slots.astype(np.uint64)).tolist()
+    providers, tokens = rows["provider"].tolist(), rows["token"].tolist()
+    whose = {
+        provider: (state.namespace_of(provider).name, names.text(provider) if owner is None else owner)
+        for provider in dict.fromkeys(providers)
+    }
+    told = [
+        Event(state.revision, kind, whose[provider][0], key, whose[provider][1], number, token)
+        for provider, key, number, token in zip(providers, keys, numbers, tokens, strict=True)
+    ]
+    state.events += told
+    return told
 
 
 def enter(state: State, slot: int) -> None:
@@ -105,6 +125,28 @@ def enter(state: State, slot: int) -> None:
         _delay(state, slot, state.resources.hold_ms[slot])
     else:
         ready(state, slot)
+
+
+def enter_many(state: State, entering: list[int]) -> None:
+    """`enter` for one after the other."""
+    if len(entering) < TOGETHER:
+        for slot in entering:
+            enter(state, slot)
+        return
+    table, slots = state.resources, np.array(entering, dtype=np.int64)
+    rows = table.rows.take(slots)
+    for slot in slots[rows["hold_ms"] > state.now_ms].tolist():
+        _delay(state, slot, table.hold_ms[slot])
+    now = rows["hold_ms"] <= state.now_ms
+    slots, lanes = slots[now], rows["provider"][now].astype(np.int64) << 32 | rows["kind"][now]
+    if not len(slots):
+        return
+    table.touch_many(slots)
+    table.column("state")[slots], table.column("expiry_ms")[slots] = PENDING, NEVER_MS
+    for lane in dict.fromkeys(lanes.tolist()):
+        own = slots[lanes == lane]
+        push_many(table, lane_of(state, int(own[0])).ready, READY, own)
+    emit_many(state, "reclaim_pending", slots)
 
 
 def ready(state: State, slot: int) -> None:
@@ -141,85 +183,11 @@ def abandoned(state: State, slot: int) -> None:
         ready(state, slot)
 
 
-# --- claiming -------------------------------------------------------------------------------------------------------
-
-
-def claim(state: State, namespace: Namespace, command: ClaimReclaims) -> Result:
-    """Whatever the quota of names: a namespace that is full is emptied by its workers."""
-    provider = state.names.find(PROVIDER, namespace.number, command.provider)
-    lanes = state.lanes.get(provider, {})
-    if command.kinds:
-        named = [state.names.find(KIND, namespace.number, kind) for kind in command.kinds]
-        wanted = [kind for kind in named if kind in lanes]
-    else:
-        wanted = list(lanes)
-    items: list[Reclaim] = []
-    if wanted:
-        worker = state.names.intern(CLIENT, namespace.number, command.worker_id)
-        slots = _next(state, lanes, wanted, command.max)
-        items.extend(_hand_out(state, slot, worker, command.claim_ms) for slot in slots)
-        state.names.drop(worker)
-    left = sum(open_in(lanes[kind], state.now_ms) for kind in wanted)
-    retry_in_ms = None if items or left else _retry_in_ms(state, [lanes[kind] for kind in wanted])
-    return ReclaimsClaimed(tuple(items), command.claim_ms, state.now_ms + command.claim_ms, left, retry_in_ms)
-
-
 def open_in(lane: Lane, now_ms: int) -> int:
     """How many may be handed out of a lane then."""
     if lane.failures < LANE_FAILURES:
         return lane.ready.count
     return min(1, lane.ready.count) if lane.closed_until_ms <= now_ms and not lane.claimed else 0
-
-
-def _next(state: State, lanes: dict[int, Lane], kinds: list[int], most: int) -> Iterator[int]:
-    """Takes turns between the lanes; those that were served, or had nothing to give, go last the next time."""
-    waiting = list(kinds)
-    while waiting and most > 0:
-        for kind in list(waiting):
-            if most <= 0:
-                return
-            if open_in(lanes[kind], state.now_ms):
-                most -= 1
-                yield lanes[kind].ready.first - 1
-            else:
-                waiting.remove(kind)
-            lanes[kind] = lanes.pop(kind)
-
-
-def _hand_out(state: State, slot: int, worker: int, claim_ms: int) -> Reclaim:
-    lane = _leave(state, slot)
-    table, names = state.resources, state.names
-    if table.worker[slot]:
-        names.drop(table.worker[slot] - 1)
-    names.refer(worker)
-    table.worker[slot] = worker + 1
-    table.token[slot] = state.next_token()
-    table.attempt[slot] += 1
-    table.state[slot] = CLAIMED
-    table.expiry_ms[slot] = state.now_ms + claim_ms
-    lane.claimed += 1
-    state.resource_timers.schedule(slot, table.expiry_ms[slot])
-    _emit(state, "reclaim_claimed", slot, names.text(worker))
-    return Reclaim(
-        state.resource_id(slot),
-        names.text(table.name[slot]),
-        names.text(table.kind[slot]),
-        table.token[slot],
-        table.attempt[slot],
-        table.since_ms[slot],
-    )
-
-
-def _retry_in_ms(state: State, lanes: list[Lane]) -> int | None:
-    """When a closed lane opens; None when nothing is known to come."""
-    return min(
-        (
-            lane.closed_until_ms - state.now_ms
-            for lane in lanes
-            if lane.ready.count and lane.closed_until_ms > state.now_ms
-        ),
-        default=None,
-    )
 
 
 # --- answers of workers ---------------------------------------------------------------------------------------------
@@ -242,13 +210,49 @@ def _verdict(state: State, namespace: Namespace, number: int, worker_id: str, to
 
 def ack(state: State, namespace: Namespace, command: AckReclaims) -> Result:
     """Done, once and for all: the resource is gone, and its id may be registered anew."""
-    verdicts = bytearray()
-    for number, token in _numbered(command.reclaim_ids, command.tokens):
-        verdict = _verdict(state, namespace, number, command.worker_id, token)
-        if verdict == "ok":
-            _done(state, number & SLOT_MASK)
-        verdicts.append(RECLAIM_VERDICTS.index(verdict))
+    told = list(_numbered(command.reclaim_ids, command.tokens))
+    verdicts = bytearray(len(told))
+    done = _done_at_once(state, namespace, command) if len(told) >= TOGETHER else frozenset()
+    for at, (number, token) in enumerate(told):
+        if at not in done:
+            verdict = _verdict(state, namespace, number, command.worker_id, token)
+            if verdict == "ok":
+                _done(state, number & SLOT_MASK)
+            verdicts[at] = RECLAIM_VERDICTS.index(verdict)
     return ReclaimsAnswered(bytes(verdicts))
+
+
+def _done_at_once(state: State, namespace: Namespace, command: AckReclaims) -> frozenset[int]:
+    """What the worker still has is done in one go. Answers their places in the command; the others are looked at
+    after that, one by one, and one that is named twice is done already."""
+    table, worker = state.resources, state.names.find(CLIENT, namespace.number, command.worker_id)
+    numbers, tokens = (np.frombuffer(each, "<u8") for each in (command.reclaim_ids, command.tokens))
+    slots = (numbers & np.uint64(SLOT_MASK)).astype(np.int64)
+    rows = table.rows.take(np.minimum(slots, table.used - 1)) if table.used else table.rows[:0]
+    if worker < 0 or not len(rows):
+        return frozenset()
+    own = (slots < table.used) & (rows["state"] == CLAIMED) & (rows["worker"] == worker + 1)
+    own &= (rows["generation"] == numbers >> np.uint64(32)) & (rows["token"].astype(np.uint64) == tokens)
+    places = np.flatnonzero(own)
+    _, first = np.unique(slots[places], return_index=True)
+    places = places[np.sort(first)]
+    if len(places):
+        _done_many(state, namespace, slots[places])
+    return frozenset(places.tolist())
+
+
+def _done_many(state: State, namespace: Namespace, slots: Slots) -> None:
+    """Of one namespace, all CLAIMED."""
+    rows = state.resources.rows.take(slots)
+    emit_many(state, "reclaim_done", slots)
+    state.reclaimed += len(slots)
+    lanes = Counter(zip(rows["provider"].tolist(), rows["kind"].tolist(), strict=True))
+    for (provider, kind), count in lanes.items():
+        lane = state.lanes[provider][kind]
+        lane.claimed -= count
+        lane.failures = lane.closed_until_ms = 0
+        _drop_if_empty(state, provider, kind)
+    forget_many(state, namespace, slots)
 
 
 def _done(state: State, slot: int) -> None:

@@ -180,15 +180,11 @@ def gained(state: State, slot: int) -> None:
 
 def hold_by_lease(state: State, name: int, lease: int) -> None:
     """The lease joins the holders of the resource of this name, registered or not."""
-    names, links = state.names, state.holders
-    links.cover(lease)
-    links.touch(lease)
+    names = state.names
     names.touch(name)
-    first = names.next[name]
-    if first:
-        links.touch(first - 1)
-        links.previous[first - 1] = lease + 1
-    links.next[lease], links.previous[lease] = first, 0
+    if first := names.next[name]:
+        state.holders.put_before(first - 1, lease)
+        state.pairs.insert(state.pair_of(first - 1), first - 1)
     names.next[name] = lease + 1
     if names.registered[name]:
         gained(state, state.resource_of(name))
@@ -196,34 +192,26 @@ def hold_by_lease(state: State, name: int, lease: int) -> None:
 
 def hold_by_leases(state: State, names: Slots, leases: Slots) -> None:
     """`hold_by_lease` for many, each name once."""
-    links = state.holders
-    links.cover(int(leases.max()))
     firsts = state.names.column("next")[names].astype(np.int64) - 1
     held = firsts >= 0
-    for changed in (firsts[held], leases):
-        links.touch_many(changed)
+    state.holders.put_all_before(firsts[held], leases[held])
+    state.pairs.insert_many(state.pairs_of(firsts[held]), firsts[held])
     state.names.touch_many(names)
-    links.column("previous")[firsts[held]] = leases[held] + 1
-    links.column("next")[leases], links.column("previous")[leases] = firsts + 1, 0
     state.names.column("next")[names] = leases + 1
     for name in names[state.names.column("registered")[names] != 0].tolist():
         gained(state, state.resource_of(name))
 
 
 def let_go(state: State, name: int, lease: int, *, expired: bool) -> None:
-    names, links = state.names, state.holders
-    links.touch(lease)
-    before, after = links.previous[lease], links.next[lease]
+    names = state.names
+    before, after = state.holders.take_out(lease)
     if before:
-        links.touch(before - 1)
-        links.next[before - 1] = after
+        state.pairs.remove(state.pair_of(lease), lease)
     else:
         names.touch(name)
         names.next[name] = after
-    if after:
-        links.touch(after - 1)
-        links.previous[after - 1] = before
-    links.next[lease] = links.previous[lease] = 0
+        if after:
+            state.pairs.remove(state.pair_of(after - 1), after - 1)
     if names.registered[name]:
         lost(state, state.resource_of(name), expired=expired)
 

@@ -15,6 +15,7 @@ of. Clients, databases and disks still have them. So a restored state begins far
   the shift is made when it ends (`state.next_generation`).
 - *Holders of copies* are removed: what they registered and dropped since is not known, so each of them is fenced until
   it has verified every copy it has.
+- *Access tokens* are those of the backup, also those that were revoked after it: the trail says when it was restored.
 - *Waiters* leave: the requests that waited are gone, and a lock must not be granted to nobody.
 
 Time goes on where the backup left it: what remained of each lease then remains now.
@@ -31,6 +32,7 @@ from coordinator.machine.faults import require
 from coordinator.machine.holders import fence_all
 from coordinator.machine.state import SLOT_MASK, State
 from coordinator.machine.timers import TimedTable
+from coordinator.machine.trail import DONE, NOBODY
 from coordinator.machine.waiters import dismiss, settle
 
 AHEAD_SHIFT = 20
@@ -53,6 +55,7 @@ def begin_anew(state: State, at_s: int) -> None:
     state.generation_shift = _scattered(at_s)
     for table in timed_tables(state):
         _shift(table, state.generation_shift)
+    state.access.trail.add(line, state.now_ms, NOBODY, "cluster.restore", "", "", DONE)
     state.events.clear()
 
 

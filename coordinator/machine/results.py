@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coordinator.machine.accessresults import AccessResult
 from coordinator.machine.taskresults import TaskResult
 from coordinator.machine.tombstoneresults import TombstoneResult
 
@@ -19,6 +20,7 @@ DenialCode = Literal[
     "would_close_cycle", "order_too_costly", "set_refused", "unknown_reclaim",
     "unknown_queue", "queue_in_use", "queue_draining", "unknown_task", "task_done", "kept_by_task", "unknown_worker",
     "tombstoned", "holder_known", "holder_fenced", "holder_verifying", "unknown_holder", "revision_ahead",
+    "unknown_token", "token_known",
 ]  # fmt: skip
 
 Verdict = Literal["unknown", "not_owner", "expired", "session_owned", "lifetime_reached"]
@@ -318,4 +320,5 @@ Result = (
     | Swept
     | TaskResult
     | TombstoneResult
+    | AccessResult
 )

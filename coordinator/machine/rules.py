@@ -9,6 +9,7 @@ from coordinator.machine import (
     batches,
     edges,
     garbage,
+    handouts,
     heartbeats,
     holders,
     leases,
@@ -20,6 +21,7 @@ from coordinator.machine import (
 )
 from coordinator.machine import commands as c
 from coordinator.machine import tombstonecommands as t
+from coordinator.machine.accessrules import ACCESS_RULES
 from coordinator.machine.budget import Budget
 from coordinator.machine.events import Event
 from coordinator.machine.namespaces import Namespace
@@ -79,7 +81,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.ProposeSet: garbage.propose,
     c.SettleSuspects: garbage.settle,
     c.SuspectResources: garbage.suspect,
-    c.ClaimReclaims: reclaims.claim,
+    c.ClaimReclaims: handouts.claim,
     c.AckReclaims: reclaims.ack,
     c.RenewReclaims: reclaims.renew,
     c.ReturnReclaims: reclaims.give_back,
@@ -94,4 +96,5 @@ RULES: dict[type[c.Command], Rule] = {
     c.DeleteNamespace: _delete_namespace,
     c.Sweep: _sweep,
     **TASK_RULES,
+    **ACCESS_RULES,
 }

@@ -16,17 +16,18 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from coordinator.machine import copyrecords, graphrecords, taskrecords
+from coordinator.machine import accessrecords, copyrecords, graphrecords, taskrecords
 from coordinator.machine.arena import gathered
 from coordinator.machine.codec import result_of, result_parts
-from coordinator.machine.columns import FREE, Rows, SlotTable
+from coordinator.machine.columns import FREE, SideTable, SlotTable, TableView, said
 from coordinator.machine.faults import InvariantBroken
 from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
 
-FORMAT = 5
-"""Of the frozen bytes (4 did not know of tasks). Another format is refused, not guessed at."""
+FORMAT = 6
+"""Of the frozen bytes (5 did not know of access tokens and had all of a lease in its row). Another format is refused,
+not guessed at."""
 
 MAGIC = "holdfast-machine"
 COUNTERS = (
@@ -43,7 +44,8 @@ class FormatError(ValueError):
 
 
 def _tables(state: State) -> tuple[SlotTable, ...]:
-    return state.names, state.leases, state.sessions, state.resources, state.edges, state.holders, state.tasks
+    leases = state.leases, state.leases.extras, state.holders
+    return state.names, *leases, state.sessions, state.resources, state.edges, state.tasks
 
 
 class FrozenMachine:
@@ -52,6 +54,7 @@ class FrozenMachine:
     def __init__(self, state: State) -> None:
         self._counters = [getattr(state, name) for name in COUNTERS]
         self._views = [table.freeze() for table in _tables(state)]
+        self._beside = [isinstance(table, SideTable) for table in _tables(state)]
         self._segments = state.names.arena.segments.copy()
         self._namespaces = [
             [space.name, space.number, space.acyclic, astuple(space.quotas), tuple(space.used)]
@@ -63,6 +66,7 @@ class FrozenMachine:
         self._graph = graphrecords.written(state)
         self._dispatch = taskrecords.FrozenDispatch(state)
         self._copies = copyrecords.FrozenCopies(state.copies)
+        self._access = accessrecords.FrozenAccess(state.access)
         self._requests = state.requests.remembered.copy()
         self._read = False
 
@@ -81,9 +85,8 @@ class FrozenMachine:
         yield _packed([MAGIC, FORMAT, *self._counters])
         for place, view in enumerate(self._views):
             yield _packed([view.used, view.free_head, view.live])
-            for region in view.regions():
-                for piece in self._pieces(place, region):
-                    yield _packed(piece)
+            for piece in self._pieces(place, view):
+                yield _packed(piece)
         for records in self._records():
             yield _packed(len(records))
             for start in range(0, len(records), RECORDS_AT_ONCE):
@@ -99,6 +102,7 @@ class FrozenMachine:
         yield self._closing
         yield from self._graph
         yield from self._copies.records()
+        yield from self._access.records()
         yield [
             [key, kept.expires_ms, kept.fingerprint, kept.asked, result_parts(kept.result)]
             for key, kept in self._requests.items()
@@ -111,23 +115,30 @@ class FrozenMachine:
         total.update(_packed(self._counters[1:]))
         for place, view in enumerate(self._views):
             total.update(_packed([view.used, view.free_head, view.live]))
-            for region in view.regions():
-                for piece in self._pieces(place, region):
-                    total.update(piece)
+            for piece in self._pieces(place, view):
+                total.update(piece)
         for records in chain(self._records(), self._dispatch.pieces()):
             total.update(_packed(records))
         return total.digest()
 
-    def _pieces(self, place: int, region: Rows) -> Iterator[bytes]:
-        """The rows as bytes. Rows of names come without their offsets and are followed by the names themselves."""
-        if place == 0:
-            live = region["state"] != FREE
-            offsets, lengths = region["offset"][live], region["length"][live].astype(np.int64)
-            region["offset"] = 0
-            yield region.tobytes()
-            yield gathered(self._segments, offsets, lengths)
-        else:
-            yield region.tobytes()
+    def _pieces(self, place: int, view: TableView) -> Iterator[bytes]:
+        """The rows as bytes. Rows of names come without their offsets and are followed by the names themselves; of a
+        table beside another only those that say something, each piece after their slots, and nothing after the last."""
+        first = 0
+        for region in view.regions():
+            if place == 0:
+                live = region["state"] != FREE
+                offsets, lengths = region["offset"][live], region["length"][live].astype(np.int64)
+                region["offset"] = 0
+                yield region.tobytes()
+                yield gathered(self._segments, offsets, lengths)
+            elif not self._beside[place]:
+                yield region.tobytes()
+            elif len((rows := said(first, region))[0]):
+                yield from map(np.ndarray.tobytes, rows)
+            first += len(region)
+        if self._beside[place]:
+            yield b""
 
 
 def _packed(value: Any) -> bytes:
@@ -181,6 +192,7 @@ def _read(pieces: Iterator[Any]) -> State:
     state.closing = dict.fromkeys(_read_records(pieces))
     graphrecords.read(state, lambda: _read_records(pieces))
     copyrecords.read(state.copies, lambda: _read_records(pieces))
+    accessrecords.read(state.access, lambda: _read_records(pieces))
     state.requests.restore(
         {
             key: Remembered(expires_ms, print_, result_of(parts), asked)

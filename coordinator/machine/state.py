@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.machine.access import Access
 from coordinator.machine.chains import Chain
 from coordinator.machine.columns import FREE
 from coordinator.machine.commands import Mode
@@ -26,8 +27,9 @@ from coordinator.machine.graph import (
     edge_hashes,
 )
 from coordinator.machine.hashindex import HashIndex
+from coordinator.machine.leaserows import LeaseTable
 from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX_SESSIONS
-from coordinator.machine.names import NameTable
+from coordinator.machine.names import LOCK, NameTable
 from coordinator.machine.namespaces import Namespace, Namespaces
 from coordinator.machine.requests import Requests
 from coordinator.machine.taskrows import LockLine, Queue, TaskTable, Worker, derive_queues, lock_lines
@@ -40,32 +42,6 @@ WAITER_DEADLINE, DELAY_END, WORKER_MOMENT = 0, 1, 2
 """What an item of the agenda is about."""
 
 SLOT_MASK = 0xFFFFFFFF
-
-
-class LeaseTable(TimedTable):
-    FIELDS = (
-        ("expiry_ms", "i8"), ("deadline_ms", "i8"), ("token", "i8"), ("generation", "u4"), ("owner", "u4"),
-        ("resource", "u4"), ("session", "u4"), ("next", "u4"), ("previous", "u4"), ("timer", "u4"), ("ttl_ms", "u4"),
-        ("count", "u4"), ("state", "u1"), ("kind", "u1"), ("restored", "u1"), ("kept", "u1"),
-    )  # fmt: skip
-
-    deadline_ms: memoryview
-    """Absolute end of life: no renewal goes past it."""
-    token: memoryview
-    owner: memoryview
-    resource: memoryview
-    """The name of the resource, or of the lock this lease holds."""
-    session: memoryview
-    """The owning session's slot plus one, or 0. Leases of a session are linked by `next` and `previous` (plus one)."""
-    previous: memoryview
-    ttl_ms: memoryview
-    """As asked for when it was acquired."""
-    count: memoryview
-    """How often its holder entered the lock."""
-    kind: memoryview
-    """RESOURCE or LOCK: what kind of name `resource` is."""
-    kept: memoryview
-    """1: a task keeps it, and nothing else renews or releases it."""
 
 
 class SessionTable(TimedTable):
@@ -142,6 +118,7 @@ class State:
         self.namespaces = Namespaces()
         self.requests = Requests()
         self.copies = Copies()
+        self.access = Access()
         self.locks: dict[int, Lock] = {}
         self.waiters: dict[int, Waiter] = {}
         """By waiter id, which is also the order they came in."""
@@ -151,7 +128,8 @@ class State:
         self._begin_dispatch()
         # Derived from the above, and rebuilt by `derive`.
         self.pairs = HashIndex(self.pair_of, self.pairs_of)
-        """ACTIVE leases by (resource or lock, owner)."""
+        """ACTIVE leases by (resource or lock, owner), but for the first holder of a resource: its name leads there."""
+        self.active_leases = 0
         self.lease_timers = TimerIndex(self.leases)
         self.session_timers = TimerIndex(self.sessions)
         self.agenda = Agenda()
@@ -256,7 +234,14 @@ class State:
 
     def find_lease(self, resource: int, owner: int) -> int:
         """The ACTIVE lease of `owner` on the resource or lock, or -1."""
+        if resource < 0:
+            return -1
         resources, owners = self.leases.resource, self.leases.owner
+        if first := self.names.next[resource]:
+            if owners[first - 1] == owner:
+                return int(first - 1)
+            if not self.holders.after(first - 1):
+                return -1
         for slot in self.pairs.run(pair_hash(resource, owner)):
             if resources[slot] == resource and owners[slot] == owner:
                 return slot
@@ -265,6 +250,12 @@ class State:
     def find_leases(self, resources: npt.NDArray[np.int64], owner: int) -> npt.NDArray[np.int64]:
         """The same for many."""
         table = self.leases
+        firsts = self.names.column("next")[resources].astype(np.int64) - 1
+        found = np.where((firsts >= 0) & (table.column("owner")[firsts] == owner), firsts, -1)
+        others = np.flatnonzero((found < 0) & (self.holders.all_after(firsts) != 0))
+        if not len(others):
+            return found
+        resources = resources[others]
 
         def same(positions: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
             rows = table.rows.take(slots)
@@ -272,7 +263,8 @@ class State:
             return both
 
         owners = np.full(len(resources), owner, dtype=np.uint64)
-        return self.pairs.find_many(pair_hashes(resources.astype(np.uint64), owners), same)
+        found[others] = self.pairs.find_many(pair_hashes(resources.astype(np.uint64), owners), same)
+        return found
 
     # --- the graph ------------------------------------------------------------------------------------------------
 
@@ -331,8 +323,10 @@ class State:
 
     def derive(self) -> None:
         """Rebuilds every index from what a snapshot holds."""
-        active = np.flatnonzero(self.leases.column("state")[: self.leases.used] == ACTIVE)
-        self.pairs.rebuild(active)
+        active = self.leases.column("state")[: self.leases.used] == ACTIVE
+        self.active_leases = int(np.count_nonzero(active))
+        locks = np.flatnonzero(active & (self.leases.column("kind")[: self.leases.used] == LOCK))
+        self.pairs.rebuild(np.concatenate((locks, self.holders.not_first())))
         self.lease_timers.rebuild()
         self.session_timers.rebuild()
         self._derive_graph()

@@ -11,6 +11,7 @@ import numpy as np
 from coordinator.machine import garbage, holders, leases, sessions, shards, tasks, tombstones, waiters, workers
 from coordinator.machine.budget import Budget
 from coordinator.machine.columns import FREE, Slots
+from coordinator.machine.leaserows import OWNED
 from coordinator.machine.limits import SAFETY_BUFFER_MS
 from coordinator.machine.names import LOCK
 from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
@@ -132,9 +133,9 @@ def _due(state: State, slots: Slots) -> Slots:
     rows = state.leases.rows.take(slots)
     at_ms = rows["expiry_ms"].copy()
     at_ms[rows["state"] == EXPIRED] += SAFETY_BUFFER_MS
-    owned = (rows["session"] != 0) & (rows["state"] == ACTIVE)
+    owned = (rows["flags"] & OWNED != 0) & (rows["state"] == ACTIVE)
     if owned.any():
-        session_expiry_ms = state.sessions.column("expiry_ms")[rows["session"][owned].astype(np.int64) - 1]
+        session_expiry_ms = state.sessions.column("expiry_ms")[state.leases.sessions_of(slots[owned]) - 1]
         over = owned.copy()
         over[owned] = session_expiry_ms <= state.now_ms
     else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from coordinator.machine.chains import members
 from coordinator.machine.columns import SlotTable
 from coordinator.machine.faults import require
+from coordinator.machine.leaserows import KEPT
 from coordinator.machine.limits import NEVER_MS
 from coordinator.machine.names import CLIENT, LOCK, QUEUE, RESOURCE, TASK_KEY
 from coordinator.machine.state import ACTIVE, State
@@ -95,7 +96,7 @@ def _check_names(state: State) -> None:
         if table.lease[slot]:
             lease = state.slot_of(state.leases, table.lease[slot])
             active = lease >= 0 and state.leases.state[lease] == ACTIVE
-            require(not active or state.leases.kept[lease], "a task's reference is not marked as such")
+            require(not active or state.leases.flags[lease] & KEPT, "a task's reference is not marked as such")
             same = not active or state.leases.resource[lease] == table.resource[slot] - 1
             require(same, "a task keeps another resource than it says")
 
@@ -160,7 +161,7 @@ def _check_locks(state: State) -> None:
             lease = record.holders[0] if record is not None else 0
             require(state.leases.token[lease] == table.token[slot], "a task and its lock have different tokens")
             require(state.leases.owner[lease] == table.owner[slot] - 1, "a task's lock is held by another")
-            require(state.leases.kept[lease], "a task's lock is not marked as such")
+            require(state.leases.flags[lease] & KEPT, "a task's lock is not marked as such")
     require(holds == state.task_holds, "the index of locks that tasks hold is wrong")
 
 

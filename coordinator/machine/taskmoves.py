@@ -11,7 +11,7 @@ from heapq import heappop
 from coordinator.machine.chains import push, take_out
 from coordinator.machine.events import EventKind
 from coordinator.machine.limits import NEVER_MS
-from coordinator.machine.namespaces import TASKS
+from coordinator.machine.namespaces import TASK_BYTES, TASKS
 from coordinator.machine.state import State
 from coordinator.machine.taskcommands import PutQueue
 from coordinator.machine.taskrows import (
@@ -171,7 +171,7 @@ def finish(state: State, slot: int) -> None:
     table, queue = state.tasks, _leave(state, slot)
     queue.completed += 1
     table.bounces[slot] = 0
-    table.payloads.put(slot, b"")
+    _drop_payload(state, queue, slot)
     table.reasons.put(slot, b"")
     _enter(state, queue, slot, DONE)
     table.since_ms[slot] = state.now_ms
@@ -187,11 +187,17 @@ def forget(state: State, slot: int) -> None:
     for name in (table.key[slot], table.lock[slot], table.resource[slot]):
         if name:
             names.drop(name - 1)
-    table.payloads.put(slot, b"")
+    _drop_payload(state, queue, slot)
     table.reasons.put(slot, b"")
     state.namespaces.by_number[queue.namespace].used[TASKS] -= 1
     table.generation[slot] = state.next_generation(table, slot)
     table.release(slot)
+
+
+def _drop_payload(state: State, queue: Queue, slot: int) -> None:
+    payloads = state.tasks.payloads
+    state.namespaces.by_number[queue.namespace].used[TASK_BYTES] -= len(payloads.get(slot))
+    payloads.put(slot, b"")
 
 
 # --- locks ------------------------------------------------------------------------------------------------------------

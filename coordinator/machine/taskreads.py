@@ -176,12 +176,12 @@ def queue(state: State, namespace: int, name: str, now_ms: int) -> QueueView | N
     return None if found is None else _view(state, found, now_ms)
 
 
-def queues(state: State, namespace: int, after: str, limit: int, now_ms: int) -> list[QueueView]:
-    """Those whose names come after `after`, in the order of their names."""
+def queues(state: State, namespace: int, prefix: str, after: str, limit: int, now_ms: int) -> list[QueueView]:
+    """Those whose names begin with `prefix` and come after `after`, in the order of their names."""
     named = sorted(
         (text, each)
         for each, found in state.task_queues.items()
-        if found.namespace == namespace and (text := state.names.text(each)) > after
+        if found.namespace == namespace and (text := state.names.text(each)) > after and text.startswith(prefix)
     )
     return [_view(state, state.task_queues[each], now_ms) for _, each in named[: min(limit, MAX_LISTED_QUEUES)]]
 
@@ -348,8 +348,8 @@ class Dispatch:
     def queue(self, namespace: str, name: str, now_ms: int | None = None) -> QueueView | None:
         return queue(self._state, self._place(namespace), name, self._at(now_ms))
 
-    def queues(self, namespace: str, after: str, limit: int, now_ms: int | None = None) -> list[QueueView]:
-        return queues(self._state, self._place(namespace), after, limit, self._at(now_ms))
+    def queues(self, namespace: str, prefix: str, after: str, limit: int, now_ms: int | None = None) -> list[QueueView]:
+        return queues(self._state, self._place(namespace), prefix, after, limit, self._at(now_ms))
 
     def task(self, namespace: str, name: str, task_id: int, now_ms: int | None = None) -> TaskView | None:
         return task(self._state, self._place(namespace), name, task_id, self._at(now_ms))

@@ -15,7 +15,7 @@ from coordinator.machine import leases, queues, resources, taskmoves, tasktenure
 from coordinator.machine.budget import Budget
 from coordinator.machine.limits import MAX_BATCH_BYTES, MAX_ID, MAX_TASK_BYTES
 from coordinator.machine.names import CLIENT, LOCK, RESOURCE, TASK_KEY
-from coordinator.machine.namespaces import TASKS, Namespace
+from coordinator.machine.namespaces import TASK_BYTES, TASKS, Namespace
 from coordinator.machine.requests import key_of
 from coordinator.machine.results import Denied, Result
 from coordinator.machine.state import SLOT_MASK, State
@@ -88,6 +88,7 @@ def _may_put(state: State, namespace: Namespace, queue: Queue, tasks: tuple[NewT
     if denied is None and not state.tasks.room(len(new)):
         denied = Denied("capacity_exceeded", f"the cluster holds at most {state.tasks.max_rows} tasks")
     more_bytes = sum(len(task.payload) for task in new)
+    denied = denied or namespace.over(TASK_BYTES, more_bytes)
     if denied is None and state.tasks.payloads.size_bytes + more_bytes > MAX_TASK_BYTES:
         denied = Denied("capacity_exceeded", f"the cluster holds at most {MAX_TASK_BYTES} bytes of payloads")
     return denied or _may_keep(state, namespace, new)
@@ -122,6 +123,7 @@ def _take_in(state: State, namespace: Namespace, queue: Queue, task: NewTask) ->
     table.priority[slot] = task.priority
     table.payloads.put(slot, task.payload)
     namespace.used[TASKS] += 1
+    namespace.used[TASK_BYTES] += len(task.payload)
     if task.key:
         table.key[slot] = names.intern(TASK_KEY, namespace.number, task.key) + 1
         state.task_keys.insert(state.task_key(slot), slot)

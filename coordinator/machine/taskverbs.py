@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.machine import commands as c
 from coordinator.machine import limits
 from coordinator.machine import taskcommands as t
 from coordinator.machine.checks import (
@@ -18,7 +17,7 @@ from coordinator.machine.checks import (
     packed,
     text,
 )
-from coordinator.machine.verbs import Verbs
+from coordinator.machine.verbs import Misfit, Misfits, Verbs
 
 _identity = integer(1, limits.MAX_ID)
 _token = integer(0, limits.MAX_TOKEN)
@@ -124,18 +123,28 @@ TASK_VERBS: Verbs = {
 }
 
 
-def misfit(command: c.Command) -> tuple[str, str] | None:
-    """A field whose value does not go with that of another, and what is wanted."""
-    if isinstance(command, t.RenewTasks | t.CompleteTasks | t.ReturnTasks):
-        return None if len(command.tokens) == len(command.task_ids) else ("tokens", "as many as task_ids")
-    if isinstance(command, t.BeatWorker):
-        as_many = len(command.tokens) == 8 * len(command.released)
-        return None if as_many else ("tokens", "as many as released")
-    if isinstance(command, t.PutQueue):
-        if command.lease_ms < command.heartbeat_ms:
-            return "lease_ms", "at least heartbeat_ms"
-        if command.max_hold_down_ms < command.hold_down_ms:
-            return "max_hold_down_ms", "at least hold_down_ms"
-        if command.max_back_off_ms < command.back_off_ms:
-            return "max_back_off_ms", "at least back_off_ms"
+def _tokens_of_tasks(command: Any) -> Misfit:
+    return None if len(command.tokens) == len(command.task_ids) else ("tokens", "as many as task_ids")
+
+
+def _tokens_of_shards(command: Any) -> Misfit:
+    return None if len(command.tokens) == 8 * len(command.released) else ("tokens", "as many as released")
+
+
+def _times_of_queue(command: Any) -> Misfit:
+    if command.lease_ms < command.heartbeat_ms:
+        return "lease_ms", "at least heartbeat_ms"
+    if command.max_hold_down_ms < command.hold_down_ms:
+        return "max_hold_down_ms", "at least hold_down_ms"
+    if command.max_back_off_ms < command.back_off_ms:
+        return "max_back_off_ms", "at least back_off_ms"
     return None
+
+
+TASK_MISFITS: Misfits = {
+    t.RenewTasks: _tokens_of_tasks,
+    t.CompleteTasks: _tokens_of_tasks,
+    t.ReturnTasks: _tokens_of_tasks,
+    t.BeatWorker: _tokens_of_shards,
+    t.PutQueue: _times_of_queue,
+}

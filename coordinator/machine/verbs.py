@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from coordinator.machine import commands as c
 from coordinator.machine.checks import (
     Check,
@@ -49,6 +52,10 @@ from coordinator.machine.limits import (
 )
 
 Verbs = dict[str, tuple[type[c.Command], tuple[Check, ...]]]
+Misfit = tuple[str, str] | None
+"""A field that does not go with another one, and what is wanted."""
+Misfits = dict[type[c.Command], Callable[[Any], Misfit]]
+"""By command, for those with such fields: a look at a command whose fields are right each by itself."""
 
 _ttl = integer(MIN_TTL_MS, MAX_TTL_MS)
 _identity = integer(1, MAX_ID)
@@ -60,7 +67,7 @@ _locking: tuple[Check, ...] = (
 )  # fmt: skip
 _leasing: tuple[Check, ...] = (a_name, _ttl, optional(_identity), optional(integer(1, MAX_LIFETIME_MS)))
 
-VERBS: Verbs = {
+PLAIN_VERBS: Verbs = {
     "heartbeat": (c.Heartbeat, (a_name, _ttl, packed(MAX_HEARTBEAT_LEASES))),
     "lease.acquire": (c.AcquireLease, (a_name, *_leasing)),
     "lease.acquire_batch": (c.AcquireLeases, (names(MAX_BATCH_LEASES), *_leasing)),
@@ -121,8 +128,26 @@ VERBS: Verbs = {
     ),
     "reclaim.retry": (c.RetryReclaims, (a_name, text(MAX_NAME_CHARACTERS), integer(1, MAX_CLAIMS))),
     "reclaim.purge": (c.PurgeReclaims, (a_name, text(MAX_NAME_CHARACTERS), integer(1, MAX_CLAIMS))),
-    "namespace.put": (c.PutNamespace, (*[_quota] * 7, a_flag, *[_quota] * 4)),
+    "namespace.put": (c.PutNamespace, (*[_quota] * 7, a_flag, *[_quota] * 6)),
     "namespace.delete": (c.DeleteNamespace, ()),
     "sweep": (c.Sweep, (integer(1, MAX_SWEEP),)),
 }
 """By what a command is called in the log: its class, and a check for each of its fields in order."""
+
+
+def _permits_of_shared(command: Any) -> Misfit:
+    alone = command.mode == "shared" and command.permits != 1
+    return ("permits", "1 when the mode is shared") if alone else None
+
+
+def _tokens_of_reclaims(command: Any) -> Misfit:
+    return None if len(command.tokens) == len(command.reclaim_ids) else ("tokens", "as many as reclaim_ids")
+
+
+PLAIN_MISFITS: Misfits = {
+    c.AcquireLock: _permits_of_shared,
+    c.AcquireLocks: _permits_of_shared,
+    c.AckReclaims: _tokens_of_reclaims,
+    c.RenewReclaims: _tokens_of_reclaims,
+    c.ReturnReclaims: _tokens_of_reclaims,
+}

@@ -46,7 +46,7 @@ def held_slot(state: State, key: int, client: int) -> int:
 def reentrant(state: State, ask: Waiter, key: int, slot: int) -> bool:
     """Whoever holds a key may enter it again, the same way and for the same session."""
     lock = state.locks[key]
-    return (lock.mode, lock.permits, state.leases.session[slot]) == (ask.mode, ask.permits, ask.session)
+    return (lock.mode, lock.permits, state.leases.session_of(slot)) == (ask.mode, ask.permits, ask.session)
 
 
 def fits(state: State, ask: Waiter, key: int) -> bool:
@@ -87,7 +87,7 @@ def _grant_one(state: State, ask: Waiter, key: int) -> LockGranted:
     table = state.leases
     if slot >= 0:
         table.touch(slot)
-        table.count[slot] += 1
+        table.enter(slot)
         if not ask.session:
             leases.extend(state, slot, ask.lease_time_ms)
     else:
@@ -114,7 +114,7 @@ def _grant_one(state: State, ask: Waiter, key: int) -> LockGranted:
         token=token, waiter_id=ask.waiter_id, request_id=ask.request_id,
     )  # fmt: skip
     ttl_ms = expires_ms - state.now_ms
-    return LockGranted(key_text, client_text, token, number, table.count[slot], ttl_ms, expires_ms)
+    return LockGranted(key_text, client_text, token, number, table.entries_of(slot), ttl_ms, expires_ms)
 
 
 def busy(state: State, ask: Waiter) -> LockBusy:
@@ -236,7 +236,7 @@ def settle(state: State, keys: Iterable[int]) -> None:
 def _end_lapsed(state: State, key: int) -> bool:
     lapsed = [slot for slot in state.locks[key].holders if leases.effective_expiry(state, slot) <= state.now_ms]
     for slot in lapsed:
-        session = state.leases.session[slot]
+        session = state.leases.session_of(slot)
         deleted = session and state.sessions.state[session - 1] == DELETED
         end_hold(state, key, slot, "lock_released" if deleted else "lock_expired")
     return bool(lapsed)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
 from cluster.ports import Committed, Outcome
+from coordinator.http.access import check_client, count_refusal, forbidden, hidden_leases
 from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
 from coordinator.http.fields import Text
+from coordinator.http.identity import identity_of
 from coordinator.http.ports import NodeView
 from coordinator.machine import results as r
-from coordinator.machine.commands import Command
+from coordinator.machine.commands import AcquireLease, Command
 from coordinator.machine.limits import MAX_REQUEST_ID_BYTES
 from coordinator.service import Service
 
@@ -25,6 +28,7 @@ _REQUEST_ID_TEXT = Text(most=MAX_REQUEST_ID_BYTES)
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -74,10 +78,36 @@ class Call:
 
     # --- what comes of it -----------------------------------------------------------------------------------------
 
+    async def allow(self, client_id: str, *, resource_id: str = "", lease_ids: Sequence[int] = ()) -> frozenset[int]:
+        """Ends the call if its access token does not allow it; those of the leases that it must not know of.
+
+        Asked anew for everything a stream does, so that one whose token is revoked ends.
+        """
+        gate = self._node.gate
+        if gate is None:
+            return frozenset()
+        caller = await gate.admit(self._node, self._said("authorization"), _certified(self._context))
+        token, namespace = caller.token, self.namespace
+        covered = token.covers("write", namespace, resource_id) if resource_id else token.reaches("write", namespace)
+        if not covered:
+            raise forbidden(token, "write", f"{resource_id[:64]} in namespace {namespace}".lstrip())
+        check_client(token, client_id)
+        return await hidden_leases(self.service, token, namespace, lease_ids)
+
+    def not_found(self) -> None:
+        """The answer says that the lease is the reason: there is none that this caller knows of."""
+        self._code = "unknown_lease"
+
     async def propose(self, command: Command) -> Outcome:
         left_s = self._context.time_remaining()
         timeout_s = TIMEOUT_S if left_s is None else min(left_s, TIMEOUT_S_MAX)
+        self.take_turn(urgent=not isinstance(command, AcquireLease))
         return await self.service.propose(self.namespace, command, self.request_id, timeout_s)
+
+    def take_turn(self, *, urgent: bool) -> None:
+        """Shed is raised if it is not this namespace's turn."""
+        per_s = self.service.machine.requests_per_s(self.namespace)
+        self._node.admission.admit(self.namespace, per_s, urgent=urgent)
 
     def settled(self, outcome: Outcome) -> Committed:
         """The committed answer, which may be a denial that `success` tells; any other ends the call."""
@@ -95,6 +125,7 @@ class Call:
 
     async def refuse(self, error: ApiError) -> None:
         """Ends the call with the status of `error`; does not return."""
+        count_refusal(self._node, error)
         said = {"code": error.code, "outcome": error.outcome, "field": str(error.details.get("field", ""))}
         trailing = self._trailing({f"x-holdfast-{name}": value for name, value in said.items()})
         await self._context.abort(_status(error), error.message, trailing)
@@ -105,8 +136,16 @@ class Call:
         return always + tuple((name, value) for name, value in said.items() if value)
 
 
+def _certified(context: Any) -> str | None:
+    """The client that the certificate of the connection names. The library asks for one only where it is demanded."""
+    uris = context.auth_context().get("peer_uri", ())
+    return identity_of({"subjectAltName": tuple(("URI", uri.decode(errors="replace")) for uri in uris)})
+
+
 def _status(error: ApiError) -> Any:
     if error.outcome == "unknown" and error.status == 503:
         # The standard's own words for the first: the call may have taken effect.
         return grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "deadline" else grpc.StatusCode.UNKNOWN
+    if error.code == "forbidden":
+        return grpc.StatusCode.PERMISSION_DENIED
     return _CODES.get(error.status, grpc.StatusCode.FAILED_PRECONDITION)

@@ -31,6 +31,7 @@ async def acquire(call: Call, request: Any) -> Any:
         session_id=None,
         max_lifetime_ms=None,
     )
+    await call.allow(command.client_id, resource_id=command.resource_id)
     outcome = await call.propose(command)
     committed = call.settled(call.service.still_held(call.namespace, outcome))
     grant = committed.result
@@ -46,9 +47,12 @@ async def renew(call: Call, request: Any) -> Any:
         NAME.read("client_id", request.client_id),
         DURATION.read("extend_duration_ms", request.extend_duration_ms),
     )
+    if await call.allow(command.client_id, lease_ids=[command.lease_id]):
+        call.not_found()
+        return not_renewed()
     committed = call.settled(await call.propose(command))
     if isinstance(committed.result, r.Denied):
-        return _Renewed()
+        return not_renewed()
     return renewed(ttl_ms(committed.result.expires_ms, committed.now_ms))
 
 
@@ -62,6 +66,7 @@ def not_renewed() -> Any:
 
 async def release(call: Call, request: Any) -> Any:
     command = c.ReleaseLease(NAME.read("resource_id", request.resource_id), NAME.read("client_id", request.client_id))
+    await call.allow(command.client_id, resource_id=command.resource_id)
     result = call.settled(await call.propose(command)).result
     if isinstance(result, r.Denied):
         return _Released()

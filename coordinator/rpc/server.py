@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.ports import NodeView
+from coordinator.http.tls import NodeTls
 from coordinator.rpc import leases
 from coordinator.rpc.calls import Call
 from coordinator.rpc.messages import CLASSES, METHODS, PACKAGE, Method
@@ -70,12 +71,23 @@ class RpcServer:
             service = grpc.method_handlers_generic_handler(f"{PACKAGE}.{method.service}", {method.name: routed})
             self._server.add_generic_rpc_handlers((service,))
         try:
-            bound = self._server.add_insecure_port(self.listen)
+            bound = self._add_port(self._node.tls)
         except RuntimeError as error:
             raise OSError(str(error)) from None
         if not bound:
             raise OSError(f"{self.listen} cannot be listened on")
         await self._server.start()
+
+    def _add_port(self, tls: NodeTls | None) -> int:
+        if tls is None:
+            port: int = self._server.add_insecure_port(self.listen)
+        else:
+            # Asked for with every connection, so that a renewed certificate needs no restart.
+            credentials = grpc.dynamic_ssl_server_credentials(
+                _certificates(tls), lambda: _certificates(tls), tls.demands_certificate
+            )
+            port = self._server.add_secure_port(self.listen, credentials)
+        return port
 
     async def stop(self) -> None:
         self._stopping = True
@@ -122,6 +134,11 @@ class RpcServer:
                 await call.refuse(_bug(method))
 
         return grpc.stream_stream_rpc_method_handler(serve, **_codecs(method))
+
+
+def _certificates(tls: NodeTls) -> Any:
+    key, certificate, authority = tls.pem
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
 
 def _codecs(method: Method) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def test_the_cluster_keeps_to_its_own_document(cluster: Up) -> None:
             sys.executable, "-m", "schemathesis.cli", "run", f"http://{cluster.endpoint(1)}/openapi.json",
             # A watch does not end, and the operations on the cluster would take it apart.
             "--exclude-path", "/api/v1/watch", "--exclude-path-regex", "/api/v1/cluster/.*",
-            "--phases", "examples,coverage,fuzzing", "--max-examples", "5", "--generation-deterministic",
+            "--phases", "examples,coverage,fuzzing", "--max-examples", "3", "--generation-deterministic",
             "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
             "response_schema_conformance,response_headers_conformance",
         ],

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from tests.checkers.violation import Violation
-from tests.reference.register import RegisterMachine
 
 
 class DigestEqual:
     def __init__(self) -> None:
-        self._digests: dict[int, tuple[bytes, int]] = {}
+        self._digests: dict[int, bytes] = {}
+        self.checks = 0
 
-    def check(self, name: str, machine: RegisterMachine) -> None:
-        state = (machine.digest, machine.now_ms)
-        known = self._digests.setdefault(machine.index, state)
-        if known != state:
-            raise Violation("digest_equal", f"{name} at index {machine.index} has another state than the others had")
+    def check(self, name: str, revision: int, digest: bytes) -> None:
+        self.checks += 1
+        if self._digests.setdefault(revision, digest) != digest:
+            raise Violation("digest_equal", f"{name} at {revision} has another state than the others had")

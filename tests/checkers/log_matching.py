@@ -45,8 +45,8 @@ class LogMatching:
                 "leader_completeness",
                 f"{name} leads with a log up to {journal.last_index}; {self.last_committed} is committed",
             )
-        for _, index, term in journal[0:]:
-            known = self.committed.get(index)
+        for index in range(journal.first_index, journal.last_index + 1):
+            term, known = journal.term_at(index), self.committed.get(index)
             if known is not None and known[0] != term:
                 raise Violation("leader_completeness", f"{name} leads with another entry at {index} than committed")
 

@@ -1,4 +1,4 @@
-"""Nothing that is reachable when a reclaim applies is reclaimed (I6), and in the end all garbage is (I7).
+"""Nothing that is reachable when a reclaim applies is reclaimed (I6). `garbage_goes` asks here what is left (I7).
 
 Works from the rows before and after each step of an entry, without the machine's own idea of what is kept; networkx
 says what can be reached.

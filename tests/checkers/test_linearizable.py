@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation, check, is_linearizable, step
+from tests.checkers.leasemodel import Leases
+from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation, check, is_linearizable
+from tests.checkers.lockmodel import Locks
+from tests.checkers.registers import Registers, step
 from tests.checkers.violation import Violation
 
 
@@ -89,13 +92,13 @@ BAD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_histories_pass(name: str) -> None:
-    check(GOOD[name])
+    check(GOOD[name], Registers())
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_histories_are_found(name: str) -> None:
     with pytest.raises(Violation, match="linearizable"):
-        check(BAD[name])
+        check(BAD[name], Registers())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,11 +106,11 @@ def test_histories_of_a_real_register_pass_and_altered_ones_do_not(seed: int) ->
     """Each operation takes effect at a random moment between its call and its return; some never return."""
     rng = random.Random(seed)
     history = _history(rng, 300)
-    check(history)
+    check(history, Registers())
     reads = [operation for operation in history if operation.verb == "read" and operation.result is not None]
     altered = rng.choice(reads)
     altered.result = "ghost" if not isinstance(altered.result, tuple) else (*altered.result, "ghost")
-    assert not is_linearizable(history)
+    assert not is_linearizable(history, Registers())
 
 
 def _history(rng: random.Random, count: int) -> list[Operation]:
@@ -130,3 +133,137 @@ def _history(rng: random.Random, count: int) -> list[Operation]:
                 continue
         states[operation.key] = state
     return [operation for _, operation in operations]
+
+
+def lock(client: str, called: float, returned: float, verb: str, *arguments: Any, result: Any = ("ok",)) -> Operation:
+    return Operation(client, "k", verb, arguments, called, returned, UNKNOWN if returned == FOREVER else result)
+
+
+GOOD_LOCKS = {
+    "one after the other": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "release", 1),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+    ],
+    "two at once, one is busy": [
+        lock("a", 0, 5, "acquire", result=("granted", 1)),
+        lock("b", 0, 5, "acquire", result=("busy",)),
+    ],
+    "the other waited until it was released": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 2, 6, "acquire", result=("granted", 2)),
+        lock("a", 3, 4, "release", 1),
+    ],
+    "an end by itself, then another": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("", 5, 5, "end", 1),
+        lock("b", 6, 7, "acquire", result=("granted", 2)),
+        lock("a", 8, 9, "renew", 1, result=("not_holder",)),
+    ],
+    "an open acquire that was seen": [
+        lock("a", 0, FOREVER, "acquire"),
+        lock("b", 1, 2, "acquire", result=("busy",)),
+        lock("b", 3, 4, "read", result=("held", "a", 3)),
+        lock("a", 5, 6, "renew", 3),
+    ],
+    "an open release that happened late": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, FOREVER, "release", 1),
+        lock("b", 3, 4, "acquire", result=("busy",)),
+        lock("b", 5, 6, "acquire", result=("granted", 2)),
+    ],
+}
+BAD_LOCKS = {
+    "two holders": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 2, 3, "acquire", result=("granted", 2)),
+    ],
+    "a token again": [
+        lock("a", 0, 1, "acquire", result=("granted", 2)),
+        lock("a", 2, 3, "release", 2),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+    ],
+    "busy though nobody has it": [lock("b", 0, 1, "acquire", result=("busy",))],
+    "renewed after it was over": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("", 2, 2, "end", 1),
+        lock("a", 3, 4, "renew", 1),
+    ],
+    "refused though it holds": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "renew", 1, result=("not_holder",)),
+    ],
+    "a stale read": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "release", 1),
+        lock("b", 4, 5, "read", result=("held", "a", 1)),
+    ],
+    "a read that misses a grant": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 2, 3, "read", result=("free",)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD_LOCKS)
+def test_good_histories_of_a_lock_pass(name: str) -> None:
+    check(GOOD_LOCKS[name], Locks())
+
+
+@pytest.mark.parametrize("name", BAD_LOCKS)
+def test_bad_histories_of_a_lock_are_found(name: str) -> None:
+    assert not is_linearizable(BAD_LOCKS[name], Locks())
+
+
+GOOD_LEASES = {
+    "leased, renewed, released": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "renew", 7),
+        lock("a", 4, 5, "release"),
+        lock("a", 6, 7, "read", 7, result=("gone",)),
+        lock("a", 8, 9, "acquire", result=("leased", 8)),
+    ],
+    "acquired again, it is the same": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "acquire", result=("leased", 7)),
+    ],
+    "an open acquire whose number is seen later": [
+        lock("a", 0, FOREVER, "acquire"),
+        lock("a", 1, 2, "acquire", result=("leased", 7)),
+    ],
+    "over by itself": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("", 2, 2, "end", 7),
+        lock("a", 3, 4, "release", result=("gone",)),
+    ],
+}
+BAD_LEASES = {
+    "two leases of one client": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "acquire", result=("leased", 8)),
+    ],
+    "a lease that comes back": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "release"),
+        lock("a", 4, 5, "acquire", result=("leased", 7)),
+    ],
+    "gone though nothing ended it": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "renew", 7, result=("gone",)),
+    ],
+    "active after its release": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "release"),
+        lock("a", 4, 5, "read", 7, result=("active",)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD_LEASES)
+def test_good_histories_of_a_lease_pass(name: str) -> None:
+    check(GOOD_LEASES[name], Leases())
+
+
+@pytest.mark.parametrize("name", BAD_LEASES)
+def test_bad_histories_of_a_lease_are_found(name: str) -> None:
+    assert not is_linearizable(BAD_LEASES[name], Leases())

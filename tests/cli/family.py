@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import time
+from pathlib import Path
 
 NAMES = ("shell", "child", "grandchild", "own-session", "orphan")
 
@@ -19,6 +20,15 @@ def live(directory: str, name: str) -> None:
     while True:
         os.pwrite(place, f"{os.getpid()} {time.clock_gettime(time.CLOCK_BOOTTIME):020.6f}".encode(), 0)
         select.select([], [], [], 0.003)
+
+
+def lived_until(directory: Path) -> dict[str, tuple[int, float]]:
+    """Of each, its pid and the last time it wrote."""
+    seen = {}
+    for name in NAMES:
+        pid, moment = (directory / name).read_text().split()
+        seen[name] = int(pid), float(moment)
+    return seen
 
 
 def main(directory: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +28,7 @@ from coordinator.machine import commands as c
 from coordinator.machine.codec import encode_command
 from coordinator.machine.machine import Machine
 from coordinator.machine.restoring import AHEAD_SHIFT
+from tests.cli.processes import REPOSITORY
 
 MEMBERS = tuple(Member(f"n{number}", f"127.0.0.1:72{number:02d}", f"127.0.0.1:71{number:02d}") for number in (1, 2, 3))
 
@@ -105,6 +109,29 @@ def test_every_flipped_bit_is_refused(file: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(BackupError):
             read_backup(file)
+
+
+def test_a_person_sees_how_far_it_is(file: Path) -> None:
+    """A bar on a terminal, which a program that reads what is printed does not get."""
+    terminal, theirs = os.openpty()
+    words = [sys.executable, "-m", "coordinator.cli", "backup", "--check", str(file)]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        assert process.stdout is not None and b"it is whole" in process.stdout.read()
+        drawn = os.read(terminal, 1 << 16)
+        os.close(terminal)
+    assert b"reading state.backup [##########" in drawn and b"100 %" in drawn
+
+
+@pytest.mark.parametrize("content", [b"", b"HELD", b"#!/bin/sh\necho this is a script of some length\n"])
+def test_a_file_that_is_no_backup_is_said_to_be_none(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other"
+    file.write_bytes(content)
+    assert main(["backup", "--check", str(file)]) == 1
+    told = capsys.readouterr().err
+    assert "is no backup" in told and "damaged" not in told, told
 
 
 def test_a_damaged_file_is_not_restored_and_leaves_no_directory(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.family import NAMES
+from tests.cli.family import NAMES, lived_until
 from tests.cli.processes import REPOSITORY, Up, alive
 from tests.waiting import wait_until
 
@@ -137,14 +137,6 @@ def test_what_is_left_in_the_background_ends_before_the_lock_is_given_back(
 
 
 # --- nothing outlives the lease ---------------------------------------------------------------------------------------
-
-
-def lived_until(directory: Path) -> dict[str, tuple[int, float]]:
-    seen = {}
-    for name in NAMES:
-        pid, moment = (directory / name).read_text().split()
-        seen[name] = int(pid), float(moment)
-    return seen
 
 
 @contextmanager

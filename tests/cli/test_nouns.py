@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def call(cluster: Up, method: str, path: str, body: dict[str, Any]) -> Any:
-    """For what has no command: a worker's side, and a session's."""
+    """For what has no command: a worker's side, and a lock without a command to run."""
 
     async def ask() -> Any:
         async with Client(f"http://{cluster.endpoint(1)}") as client:
@@ -40,21 +40,29 @@ def test_leases(answer: Answer, text: Text, run: Run) -> None:
     assert "59 min" in text("lease", "get", got["lease_id"])
     listed = answer("lease", "list", "--prefix", "leases/")["leases"]
     assert [each["lease_id"] for each in listed] == [got["lease_id"]]
-    assert got["client_id"] in text("lease", "list") and "no leases" in text("lease", "list", "--prefix", "nowhere/")
+    assert got["client_id"] in text("lease", "list", "--prefix", "leases/")
+    assert "no leases" in text("lease", "list", "--prefix", "nowhere/")
     assert text("lease", "release", "leases/a", "--client", got["client_id"]) == "released; references left: 0\n"
     code, _, told = run("lease", "renew", got["lease_id"], "--client", "another")
     assert (code, told.startswith("holdfast: ")) == (1, True)
 
 
-def test_sessions(cluster: Up, answer: Answer, text: Text, run: Run) -> None:
-    made = call(cluster, "POST", "/sessions", {"client_id": "visitor", "ttl_ms": 600_000})["session_id"]
+def test_sessions(answer: Answer, text: Text, run: Run) -> None:
+    begun = answer("session", "create", "--ttl", "600", "--client", "visitor")
+    made = begun["session_id"]
+    assert (begun["client_id"], 0 < begun["ttl_ms"] <= 600_000) == ("visitor", True)
     answer("lease", "acquire", "sessions/a", "--client", "visitor", "--session", made)
     assert [each["leases"] for each in answer("session", "list")["sessions"] if each["session_id"] == made] == [1]
     assert made in text("session", "list")
     assert answer("session", "get", made)["client_id"] == "visitor"
-    assert text("session", "delete", made) == f"session {made} ended, and 1 leases with it\n"
-    code, _, told = run("session", "get", "00000000000000ff")
-    assert (code, "holdfast session list" in told) == (1, True)
+    assert text("session", "renew", made) == "renewed for 10 min 0 s\n"
+    assert text("session", "close", made) == f"session {made} ended, and 1 leases with it\n"
+    for words in (("get", "00000000000000ff"), ("renew", made)):
+        code, _, told = run("session", *words)
+        assert (code, "holdfast session list" in told) == (1, True), told
+    another = text("session", "create")
+    assert another.splitlines()[2] == "left     1 min 0 s"
+    assert text("session", "delete", another.split()[1]).endswith("and 0 leases with it\n")
 
 
 def test_locks(cluster: Up, answer: Answer, text: Text) -> None:
@@ -162,13 +170,19 @@ def test_a_watch_tells_and_goes_on(cluster: Up, answer: Answer, text: Text, run:
     assert after == lines[1] + "\n"
 
 
-def test_the_cluster_itself(cluster: Up, answer: Answer, text: Text) -> None:
+def test_the_cluster_itself(cluster: Up, answer: Answer, text: Text, run: Run) -> None:
     seen = answer("status")
     assert {each["lag"] is not None for each in seen["members"]} == {True}
     assert text("member", "list").splitlines()[2].split()[:5] == ["ID", "ROLE", "TERM", "APPLIED", "LAG"]
     heir = next(each["id"] for each in seen["members"] if each["id"] != seen["leader"])
     assert answer("transfer", "--to", heir)["leader"] == heir
     assert answer("transfer", seen["leader"])["leader"] == seen["leader"]
+    for words in (("member", "remove", "n9"), ("transfer", "--to", "n9")):
+        code, _, told = run(*words)
+        assert (code, told.endswith(". Nothing was changed.\n")) == (1, True), told
+        code, _, told = run(*words, "--json")
+        error = json.loads(told)["error"]
+        assert (error["outcome"], bool(error["code"])) == ("denied", True)
     assert answer("snapshot", "--endpoint", cluster.endpoint(2))["endpoint"].endswith(cluster.endpoint(2))
 
 

@@ -48,7 +48,10 @@ def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> 
         (["lease", "acqire", "r"], "did you mean acquire?"),
         (["lock", "k", "--tll", "3", "--", "true"], "did you mean --ttl?"),
         (["resources", "list", "--state", "alive"], "did you mean live?"),
-        (["lock", "k", "--ttl", "0", "--", "true"], "more than 0"),
+        (["lock", "k", "--ttl", "0.01", "--", "true"], "from 0.5 s to 30 days"),
+        (["lease", "acquire", "r", "--ttl", "2600000"], "to 30 days"),
+        (["gossip", "status", "--at", "zz", "--secret-file", "s"], "host:port"),
+        (["bench", "--running", "--seconds", "0"], "more than 0"),
         (["lock", "k", "--shared", "--permits", "2", "--", "true"], "not allowed with"),
         (["status", "--watch", "soon"], "no number of seconds"),
         (["explain", "r", "--what-if", "revoke:r"], "revoke:session/"),
@@ -60,7 +63,17 @@ def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str], words:
     assert (code, told in said) == (2, True), said
 
 
-@pytest.mark.parametrize("words", [["locks", "list", "--bogus"], ["lock"], ["queue", "lsit"], ["bench", "--quick"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["locks", "list", "--bogus"],
+        ["lock"],
+        ["queue", "lsit"],
+        ["bench", "--quick"],
+        ["restore", "a-file"],
+        ["restore", "a-file", "--config", "n1.toml", "--node-id", "n1"],
+    ],
+)
 def test_mistakes_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     try:
         code: object = main([*words, "--json"])

@@ -187,7 +187,8 @@ def test_the_body_of_a_client_that_is_cut_off_ends_before_another_has_its_lock(e
     run(scenario, timeout_s=120)
     report(made)
     for trial in made:
-        assert trial.lost and trial.margin_s > 0 and trial.sure_s > 0, trial
+        by_chance = trial.ended_at < trial.cut_at
+        assert trial.lost and trial.margin_s > 0 and (trial.sure_s > 0 or by_chance), trial
         order = [key for key in grants if key in (trial.key, f"{trial.key}/ended")]
         assert order == [trial.key, f"{trial.key}/ended", trial.key], trial
         # Who is heard gives the lock back at once, and a bound cannot tell moments so close: there the order counts.

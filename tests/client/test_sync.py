@@ -145,7 +145,7 @@ def test_many_interrupts_never_arrive_after_their_block(client: SyncClient) -> N
     for turn in range(500):
         lost = False
         try:
-            with SyncLock(cast(Lock, Losing()), client._thread, client._client, None, interrupt=True):
+            with SyncLock(cast(Lock, Losing()), client._thread, client._seen, None, interrupt=True):
                 burn(0.00004 * (turn % 50))
                 ended += 1
         except LockLost:
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_a_wait_for_a_lock(endpoints: list[str], tmp_path: Path, cli
 
 
 def test_other_nouns_are_there_under_their_names_and_wait(client: SyncClient) -> None:
-    begun = client.calls.call("GET", "/cluster").body["revision"]
+    begun = client.call("GET", "/cluster")["revision"]
     with client.lease("sync/leased", ttl=5.0) as lease:
         found = client.call("GET", "/leases", query={"prefix": "sync/leased"})["leases"]
         assert [each["client_id"] for each in found] == [client.client_id]

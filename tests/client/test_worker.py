@@ -357,7 +357,7 @@ def test_plain_functions_run_in_threads_also_of_a_blocking_client(endpoints: lis
         thread.join(30)
         assert not thread.is_alive()
         assert sorted(number for number, _ in done) == list(range(10))
-        assert all(name.startswith("holdfast-task") for _, name in done)
+        assert all(name.startswith("holdfast-work") for _, name in done)
         assert [view.state for view in client.queues.tasks("threads")] == ["done"] * 10
 
 

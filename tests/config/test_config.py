@@ -68,11 +68,9 @@ def test_development_files_load(name: str, node: int, nodes: int) -> None:
     assert config.data_dir.resolve().is_relative_to(REPOSITORY / "data")
 
 
-def production(tmp_path: Path, *, uncomment: bool) -> Path:
+def production(tmp_path: Path) -> Path:
     """The shipped production file, its paths led to files that exist here."""
     text = (CONFIGS / "production.toml").read_text()
-    if uncomment:
-        text = re.sub(r"^# (\[tls\]|(cert|key|ca) = )", r"\1", text, flags=re.MULTILINE)
     for name in ("secret", "node.pem", "node.key", "ca.pem"):
         file = tmp_path / name
         file.write_text("x" * 64)
@@ -83,15 +81,12 @@ def production(tmp_path: Path, *, uncomment: bool) -> Path:
 
 
 def test_the_production_file_loads_as_shipped(tmp_path: Path) -> None:
-    config = load_config(production(tmp_path, uncomment=False), {})
+    config = load_config(production(tmp_path), {})
     assert len(config.members) == 3
-    assert config.tls is None
-
-
-def test_the_production_file_loads_with_its_commented_tables(tmp_path: Path) -> None:
-    config = load_config(production(tmp_path, uncomment=True), {})
     assert config.tls is not None
-    assert config.tls.key == tmp_path / "node.key"
+    assert (config.tls.key, config.tls.clients) == (tmp_path / "node.key", "tls")
+    assert config.tokens_required
+    assert not config.insecure
 
 
 def test_the_production_file_shows_every_key_explained() -> None:
@@ -108,7 +103,7 @@ def test_the_production_file_shows_every_key_explained() -> None:
 
 
 def test_the_production_file_shows_the_defaults(tmp_path: Path) -> None:
-    shown = load_config(production(tmp_path, uncomment=False), {})
+    shown = load_config(production(tmp_path), {})
     plain = parse_config(minimal(), tmp_path)
     assert (shown.timing, shown.limits) == (plain.timing, plain.limits)
     assert (shown.log_level, shown.log_format) == (plain.log_level, plain.log_format)
@@ -125,8 +120,13 @@ def test_defaults() -> None:
     assert not config.insecure
 
 
-def test_the_secret_is_not_shown() -> None:
-    assert DEVELOPMENT_SECRET not in repr(parse_config(minimal(), Path("/")))
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "before").write_text("the secret that was before")
+    (tmp_path / "before").chmod(0o600)
+    shown = repr(parse_config(minimal(previous_secret_file="before"), tmp_path))
+    assert DEVELOPMENT_SECRET not in shown
+    assert "the secret that was before" not in shown
+    assert "1234567890123456" not in refusal(minimal(secret=1234567890123456))
 
 
 def test_a_wildcard_advertises_its_members_entry() -> None:
@@ -167,11 +167,14 @@ def test_settings_reach_the_cluster_options() -> None:
         ({"http": "127.0.0.1:99999"}, ["needs a port from 1 to 65535"]),
         ({"peer": "127.0.0.1:7101"}, ["http and peer are both", "its own port"]),
         ({"http": "0.0.0.0:7101"}, ["http '0.0.0.0:7101' is no address others can dial", "add http_advertise"]),
-        ({"http": "10.0.0.1:7101"}, ["http '10.0.0.1:7101' is open to other hosts", "insecure = true"]),
+        ({"http": "10.0.0.1:7101"}, ["http '10.0.0.1:7101' is open to other hosts without TLS", "insecure = true"]),
         ({"grpc": "7301"}, ["grpc '7301' must be host:port"]),
         ({"grpc": "127.0.0.1:7201"}, ["grpc '127.0.0.1:7201' is the address of http or peer too", "its own port"]),
         ({"grpc": "0.0.0.0:7301"}, ["grpc '0.0.0.0:7301' is open to other hosts", "insecure = true"]),
-        ({"peer": "10.0.0.1:7201"}, ["published development secret", "openssl rand"]),
+        ({"peer": "10.0.0.1:7201"}, ["peer '10.0.0.1:7201' is open to other hosts without TLS", "holdfast certs"]),
+        ({"secret": 1234567890123456}, ["secret must be text in quotes"]),
+        ({"previous_secret_file": "/nowhere"}, ["previous_secret_file /nowhere cannot be read"]),
+        ({"tokens": "requird"}, ["tokens 'requird'", "did you mean 'required'?"]),
         ({"secret": None}, ["secret_file is missing", "openssl rand"]),
         ({"secret": "short"}, ["secret holds 5 bytes", "at least 16"]),
         ({"secret_file": "x"}, ["secret and secret_file are both given"]),
@@ -187,6 +190,7 @@ def test_settings_reach_the_cluster_options() -> None:
         ({"members": [member(1)], "http_advertise": "h:1"}, ["http_advertise 'h:1' differs", "make them the same"]),
         ({"tls": {"cert": "a"}}, ["tls.key is missing", "together"]),
         ({"tls": {"cert": "a", "key": "b", "ca": "c"}}, ["tls.cert names /a, which is not a file"]),
+        ({"tls": {"cert": "a", "key": "b", "ca": "c", "clients": "on"}}, ["tls.clients 'on' must be one of tls"]),
         ({"log": {"level": "inf"}}, ["log.level 'inf'", "did you mean 'info'?"]),
         ({"log": {"format": "xml"}}, ["log.format 'xml' must be one of text, json"]),
         ({"timing": {"election_min": 0.2}}, ["timing.election_min", "three heartbeats"]),

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Committed, Denied, Member, Outcome
 from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
@@ -47,7 +48,10 @@ class ScriptedHost:
     def status(self) -> ScriptedHost:
         return self
 
-    async def propose(self, command: bytes, timeout: float) -> Outcome:
+    def disk_room(self) -> tuple[int, int]:
+        return 3 << 30, 4 << 30
+
+    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
         return self._answer("propose", command, timeout)
 
     async def read_index(self, timeout: float) -> int | Denied:

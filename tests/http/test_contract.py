@@ -413,7 +413,8 @@ def test_openapi_describes_every_route() -> None:
             for route in client.app.router.routes()
             if route.method != "HEAD" and route.resource is not None
         }
-        assert served - described == {("GET", "/openapi.json"), ("GET", "/docs")}
+        for_people = {each for each in served if each[1] == "/ui" or each[1].startswith("/ui/")}
+        assert served - described - for_people == {("GET", "/openapi.json"), ("GET", "/docs")}
         assert described <= served
         page = await (await client.get("/docs")).text()
         assert "POST /api/v1/locks/acquire" in page

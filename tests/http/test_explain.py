@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,7 +160,8 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], Any]) -> l
         if waiting:
             waiting.pop(0)()
 
-    monkeypatch.setattr(explaining.asyncio, "sleep", turn)
+    # Only there: whoever else sleeps for a moment must really do so.
+    monkeypatch.setattr(explaining, "asyncio", SimpleNamespace(sleep=turn))
     return slices
 
 

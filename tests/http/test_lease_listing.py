@@ -52,3 +52,24 @@ def test_a_page_looks_at_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatc
         assert found == ["b/9"] and pages >= 3
 
     scenario(run)
+
+
+def test_leases_on_one_resource_are_found_without_looking_at_others() -> None:
+    async def run(host: LoneHost, client: Client) -> None:
+        host.run(*(c.AcquireLease("shared", f"c{number}", 60_000) for number in range(4)))
+        host.run(c.AcquireLease("shared/too", "other", 60_000), c.AcquireLease("shared", "brief", 1_000))
+        host.run(c.ReleaseLease("shared", "c2"))
+
+        async def clients(query: str) -> list[str]:
+            status, page = await ask(client, "GET", f"/leases?{query}")
+            assert status == 200 and page["next"] is None
+            return [lease["client_id"] for lease in page["leases"]]
+
+        assert sorted(await clients("resource=shared")) == ["brief", "c0", "c1", "c3"]
+        host.now_ms += 2_000
+        assert sorted(await clients("resource=shared")) == ["c0", "c1", "c3"]
+        assert await clients("resource=shared&limit=1") == ["c3"]
+        assert await clients("resource=nothing") == []
+        assert await clients("resource=shared&prefix=other") == []
+
+    scenario(run)

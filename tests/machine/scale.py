@@ -66,7 +66,8 @@ class Load:
         """What the tables take, by what it is for; reserved rows that were never written are not memory."""
         state = self.machine.state
         names = state.names.arena.used_bytes + state.names.used * state.names.dtype.itemsize + state.names.index_bytes
-        rows = sum(table.used * table.dtype.itemsize for table in (state.leases, state.holders))
+        tables = state.leases, state.leases.extras, state.holders
+        rows = sum(table.used * table.dtype.itemsize for table in tables)
         own = rows + state.pairs.nbytes + 4 * state.lease_timers.entries
         return {"own": own, "names": names}
 
@@ -135,7 +136,7 @@ def freeze(load: Load) -> None:
 def expire(load: Load) -> None:
     """Every lease dies at the same moment, and later is forgotten; each entry does its bounded share."""
     load.now_ms += 3 * TTL_MS
-    _work_off(load, "expiry", lambda: len(load.machine.state.pairs))
+    _work_off(load, "expiry", lambda: load.machine.state.active_leases)
     load.now_ms += 2 * SAFETY_BUFFER_MS
     _work_off(load, "forgetting", lambda: load.machine.state.leases.live)
 

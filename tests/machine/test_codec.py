@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.machine import accesscommands as a
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine import taskcommands as t
@@ -47,6 +48,8 @@ GOOD: tuple[c.Command, ...] = (
     t.BeatWorker("q", "w", 0, 0, leaving=False), t.LeaveWorker("q", "w"),
     s.RegisterCopy("r", "h", 1, 1), s.VerifyCopies("h", ("r",), bytes(8), True, 1, 1), s.AckTombstones("h", 1, 1),
     s.RemoveHolder("h", 1),
+    a.CreateToken("t1", bytes(32), "ann", (a.Scope("n", "write", "p/"), a.Scope("*", "read")), True, 5),
+    a.RotateToken("t1", bytes(32), 5), a.RevokeToken("t1"), a.NoteAction("member.add", "n4", "begun"),
 )  # fmt: skip
 
 BAD: tuple[Any, ...] = (

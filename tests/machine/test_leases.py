@@ -9,6 +9,7 @@ from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.codec import encode_command
 from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY, SAFETY_BUFFER_MS, TIMER_SHIFT
+from coordinator.machine.state import SLOT_MASK
 from tests.machine.driver import Driver
 from tests.machine.twin import packed
 
@@ -93,6 +94,20 @@ def test_a_lifetime_caps_every_renewal(driver: Driver) -> None:
     assert [r.VERDICTS[byte - 1] for byte in answer.verdicts] == ["lifetime_reached"]
     driver.now_ms = 1_000
     assert driver.code(c.RenewLease(granted.lease_id, "a", 1)) == "lease_expired"
+
+
+def test_a_slot_used_again_inherits_nothing(driver: Driver) -> None:
+    """What few leases have lies beside their rows: it goes with them."""
+    session = driver.session(ttl_ms=100_000)
+    for more in ({"max_lifetime_ms": 12_000}, {"session_id": session}):
+        first = driver.lease(**more)
+        driver.do(c.ReleaseLease("r", "a"))
+        again = driver.lease()
+        assert first.lease_id & SLOT_MASK == again.lease_id & SLOT_MASK
+        assert driver.do(c.RenewLease(again.lease_id, "a", 50_000)).ttl_ms == 50_000
+        driver.do(c.ReleaseLease("r", "a"))
+    state = driver.machine.state
+    assert not state.leases.extras.rows[: state.leases.extras.used].view("u1").any()
 
 
 def test_every_lease_that_is_not_renewed_has_its_exact_verdict(driver: Driver) -> None:

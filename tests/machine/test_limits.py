@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from coordinator.machine import limits, taskrows
-from coordinator.machine.state import LeaseTable, SessionTable
+from coordinator.machine.leaserows import LeaseTable
+from coordinator.machine.names import NameTable
+from coordinator.machine.state import SessionTable
 
 
 def test_what_a_column_holds_fits_it() -> None:
@@ -34,8 +36,9 @@ def test_the_largest_commands_fit() -> None:
     assert limits.MAX_BATCH_LEASES * 8 < limits.MAX_REQUEST_BYTES
 
 
-def test_a_row_is_one_cache_line_and_a_lease_stays_small() -> None:
-    assert LeaseTable(1).dtype.itemsize == 64
+def test_rows_that_there_are_millions_of_stay_small() -> None:
+    assert LeaseTable(1).dtype.itemsize == 40
+    assert NameTable().dtype.itemsize == 32
     assert SessionTable(1).dtype.itemsize == 40
 
 

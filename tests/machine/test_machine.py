@@ -13,6 +13,7 @@ from coordinator.machine.codec import encode_command
 from coordinator.machine.events import Compacted, Event, EventRing
 from coordinator.machine.faults import InvariantBroken
 from coordinator.machine.invariants import check
+from coordinator.machine.leaserows import BOUNDED
 from coordinator.machine.machine import FormatError, Machine
 from tests.machine.drawing import draw_command
 from tests.machine.driver import Driver
@@ -205,7 +206,13 @@ def test_a_frozen_state_keeps_its_names_when_they_are_moved_together(driver: Dri
         lambda s: s.names.count(s.leases.resource[slot_of(s)], 1),
         lambda s: s.names.refer(s.leases.owner[slot_of(s)]),
         lambda s: s.leases.timer.__setitem__(slot_of(s), 0),
-        lambda s: s.pairs.remove(s.pair_of(slot_of(s)), slot_of(s)),
+        lambda s: s.pairs.remove(s.pair_of(1), 1),
+        lambda s: s.pairs.insert(s.pair_of(slot_of(s)), slot_of(s)),
+        lambda s: s.names.next.__setitem__(s.leases.resource[slot_of(s)], 0),
+        lambda s: setattr(s, "active_leases", s.active_leases + 1),
+        lambda s: s.leases.flags.__setitem__(slot_of(s), BOUNDED),
+        lambda s: s.leases.bound(slot_of(s), 1),
+        lambda s: (s.leases.own(slot_of(s), 1), s.leases.flags.__setitem__(slot_of(s), 0)),
         lambda s: setattr(s.leases, "live", s.leases.live + 1),
         lambda s: s.namespaces.by_name["default"].used.__setitem__(0, 99),
         lambda s: s.agenda.add(1, 0, 12345),

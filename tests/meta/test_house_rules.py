@@ -161,7 +161,8 @@ def test_every_module_imports_on_its_own() -> None:
     """Each in a fresh interpreter: forked from one that has imported none of them, only the libraries they use."""
     program = """
 import importlib, json, os, sys, traceback
-import aiohttp.web, google.protobuf, grpc.aio, msgpack, numpy, pysyncobj, sortedcontainers, sqlalchemy, uvloop
+import aiohttp.web, cryptography.x509, google.protobuf, grpc.aio, prometheus_client
+import msgpack, numpy, pysyncobj, sortedcontainers, sqlalchemy, uvloop
 failed = []
 for module in json.load(sys.stdin):
     child = os.fork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -36,6 +37,7 @@ class Scripted:
     """A service that answers as it is told, and remembers what it was asked."""
 
     revision, leader = 7, "n1"
+    machine = SimpleNamespace(requests_per_s=lambda namespace: 1_000_000)
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome

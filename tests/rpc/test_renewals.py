@@ -66,6 +66,17 @@ def test_clients_and_durations_may_be_mixed(nodes: RpcNodes, stock: Stock, fresh
     assert min(ends[:3]) - max(ends[3:]) > TTL_MS / 2
 
 
+def test_a_stream_takes_turns_like_any_other_call(nodes: RpcNodes, stock: Stock, fresh: Fresh) -> None:
+    namespace = fresh("shut")
+    nodes.http(1, "PUT", f"/api/v1/namespaces/{namespace}", {"requests_per_s": 0})
+    asked = iter([renewal(stock, "00000000000000ff", "a")])
+    stream = stock.renewals(nodes.channel(1)).RenewLeases(asked, metadata=[("x-holdfast-namespace", namespace)])
+    with pytest.raises(grpc.RpcError) as refused:
+        list(stream)
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert trailing(stream)["x-holdfast-code"] == "rate_limited"
+
+
 def test_a_stream_is_read_no_further_than_it_is_answered(stock: Stock) -> None:
     read: list[int] = []
 

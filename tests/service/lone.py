@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Committed, Denied, Outcome
 from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
@@ -62,7 +63,7 @@ class LoneHost(ScriptedHost):
         """One entry of these commands, as if another client had sent them."""
         return self.apply(*(encode_command(command, namespace) for command in commands))
 
-    async def propose(self, command: bytes, timeout: float) -> Outcome:
+    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
         self.proposed.append(command)
         if self.gate is not None:
             await self.gate.wait()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cluster.lanes import Lane
 from cluster.ports import Denied, Outcome, Unknown
 from coordinator.claims import claim
 from coordinator.machine import commands as c
@@ -123,7 +124,7 @@ def test_without_a_leader_nobody_waits_for_those_before() -> None:
         await until(lambda: len(host.proposed) == len(claims), "the first tries")
         asked: list[float] = []
 
-        async def leaderless(command: bytes, timeout: float) -> Outcome:
+        async def leaderless(command: bytes, timeout: float, lane: Lane, cost: int) -> Outcome:
             asked.append(timeout)
             await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=timeout)
             return Unknown("deadline", "no leader")

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Outcome, Unknown
 from coordinator.collector import Collector
 from coordinator.http.telemetry import document
@@ -205,14 +206,14 @@ def test_the_next_leader_finishes_a_set_that_was_proposed_in_part() -> None:
         parts = 0
         losing = True
 
-        async def propose(self, command: bytes, timeout: float) -> Outcome:
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
             request = decode_command(command)
             if self.losing and isinstance(getattr(request, "command", None), c.ProposeSet):
                 self.parts += 1
                 if self.parts == 3:
                     self.node.engine.is_leader = False
                     return Unknown("leader_changed", "planted")
-            return await super().propose(command, timeout)
+            return await super().propose(command, timeout, lane, cost)
 
     async def run() -> None:
         host = Losing()
@@ -297,12 +298,12 @@ def test_a_large_ring_does_not_hold_up_the_loop() -> None:
     class Watching(LoneHost):
         taken: asyncio.Event
 
-        async def propose(self, command: bytes, timeout: float) -> Outcome:
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
             request = decode_command(command)
             proposed = getattr(request, "command", None)
             if isinstance(proposed, c.ProposeSet) and proposed.last:
                 self.taken.set()
-            return await super().propose(command, timeout)
+            return await super().propose(command, timeout, lane, cost)
 
     async def run() -> tuple[float, float]:
         host = Watching()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Outcome, Unknown
 from coordinator.leading import TICK_S
 from coordinator.machine import commands as c
@@ -109,7 +110,7 @@ def test_garbage_is_swept() -> None:
 
 def test_the_loop_outlives_errors_and_does_nothing_as_a_follower() -> None:
     class Broken(LoneHost):
-        async def propose(self, command: bytes, timeout: float) -> Outcome:
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
             self.proposed.append(command)
             if len(self.proposed) == 1:
                 raise RuntimeError("planted")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Committed, Denied, Outcome, Unknown
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
@@ -61,7 +62,7 @@ def test_a_release_wakes_the_waiter() -> None:
 
 def test_a_grant_in_the_same_entry_is_not_missed() -> None:
     class OneEntry(LoneHost):
-        async def propose(self, command: bytes, timeout: float) -> Outcome:
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
             results = self.apply(command, self.release)
             return Committed(self.applied, self.now_ms, results[0])
 
@@ -260,7 +261,7 @@ def test_the_end_of_an_earlier_wait_is_not_taken_for_this_ones() -> None:
     class OneEntry(LoneHost):
         before: tuple[bytes, ...] = ()
 
-        async def propose(self, command: bytes, timeout: float) -> Outcome:
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
             before, self.before = self.before, ()
             result = self.apply(*before, command)[-1]
             return Committed(self.applied, self.now_ms, result)

@@ -1,32 +1,49 @@
 """`python -m tests.sim`: replay one seed, or run many.
 
-python -m tests.sim --seed 42            one run: its timeline if it fails (or with -v), its figures, its trace hash
-python -m tests.sim --seeds 0:1000       many; a failing seed is made small and shown
-python -m tests.sim --long               10,000 seeds
+python -m tests.sim --seed 42                      one run of each workload: figures and trace hash; if it fails, or
+                                                   with -v, its timeline
+python -m tests.sim --seed 42 --workload graph     of one
+python -m tests.sim --seeds 0:1000                 many; a failing seed is made small and shown
+python -m tests.sim --long --minutes 60            10,000 of all workloads in turn, or as many as an hour allows
+python -m tests.sim --planted                      which check finds which planted bug, after how many seeds
+python -m tests.sim --failpoints                   every named point crashes once and fails once
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from tests.sim.batch import run_seeds
-from tests.sim.plan import Plan, draw
-from tests.sim.runner import Result, run_plan
+from tests.sim.batch import Job, run_jobs
+from tests.sim.failpoints import PORTS, RECLAIM, fire_all
+from tests.sim.frame import Result, planned, run_plan
+from tests.sim.graphrun import GraphRun
+from tests.sim.plan import Plan
+from tests.sim.planted import report
+from tests.sim.registerrun import RegisterRun
 from tests.sim.shrink import shrink
+from tests.sim.workloads import WORKLOADS
 
-LONG = range(10_000)
+LONG = 10_000
 
 
 def main() -> int:
     arguments = _parse()
+    if arguments.planted:
+        return _plant(arguments)
+    if arguments.failpoints:
+        return _fail(arguments)
+    names = list(WORKLOADS) if arguments.workload == "all" else [arguments.workload]
     if arguments.seed is not None:
-        return _replay(arguments)
-    seeds = LONG if arguments.long else range(*map(int, arguments.seeds.split(":")))
-    return _run_many(seeds, arguments)
+        return max(_replay(name, arguments) for name in names)
+    seeds = range(LONG // len(names)) if arguments.long else range(*map(int, arguments.seeds.split(":")))
+    return Many(names, seeds, arguments).run()
 
 
 def _parse() -> argparse.Namespace:
@@ -34,26 +51,54 @@ def _parse() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="replay this one")
     what.add_argument("--seeds", metavar="A:B", help="run the seeds from A up to, not including, B")
-    what.add_argument("--long", action="store_true", help=f"run {len(LONG)} seeds")
+    what.add_argument("--long", action="store_true", help=f"run {LONG} seeds")
+    what.add_argument("--planted", action="store_true", help="plant each bug and see which check finds it")
+    what.add_argument("--failpoints", action="store_true", help="let every named point crash and fail once")
+    parser.add_argument("--workload", choices=["all", *WORKLOADS], default="all")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), help="instead of what the seed says")
     parser.add_argument("--seconds", type=float, help="simulated time under faults, instead of what the seed says")
-    parser.add_argument(
-        "--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes (default: %(default)s)"
-    )
+    parser.add_argument("--minutes", type=float, help="begin no further seed after so much real time")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="default: %(default)s processes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
+    parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("-v", "--verbose", action="store_true", help="the whole timeline and plan")
     return parser.parse_args()
 
 
-def _replay(arguments: argparse.Namespace) -> int:
-    plan = draw(arguments.seed, arguments.nodes, arguments.seconds)
+def _plant(arguments: argparse.Namespace) -> int:
+    rows = report(print)
+    _write(arguments, rows)
+    return 1 if any(str(row[2]).startswith("NOT") for row in rows) else 0
+
+
+def _fail(arguments: argparse.Namespace) -> int:
+    fired = []
+    left = []
+    for kind, table, every_s in ((RegisterRun, PORTS, 0.5), (GraphRun, RECLAIM, 6.0)):
+        failpoints = fire_all(kind, table, every_s)
+        fired += [list(firing) for firing in failpoints.fired]
+        left += [list(firing) for firing in failpoints.wanted]
+    print(f"{len({point for point, _ in fired})} points, {len(fired)} firings, not reached: {left}")
+    _write(arguments, {"fired": fired, "left": left})
+    return 1 if left else 0
+
+
+def _write(arguments: argparse.Namespace, figures: object) -> None:
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+
+
+def _replay(name: str, arguments: argparse.Namespace) -> int:
+    kind = WORKLOADS[name]
+    plan = planned(kind, arguments.seed, arguments.nodes, arguments.seconds)
+    print(f"--- {name}")
     if arguments.verbose:
         _show_plan(plan)
-    result = run_plan(plan, keep_timeline=arguments.verbose)
+    result = run_plan(kind, plan, keep_timeline=arguments.verbose)
     if result.failure is None:
-        print("\n".join(result.timeline))
+        print("\n".join(result.timeline), end="\n" if result.timeline else "")
         _show_counts(result.counts)
-        print(f"seed {result.seed}: no violation, trace {result.trace}")
+        print(f"{name}, seed {result.seed}: no violation, trace {result.trace}")
         return 0
     _show_failure(result)
     _show_counts(result.counts)
@@ -61,34 +106,73 @@ def _replay(arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _run_many(seeds: range, arguments: argparse.Namespace) -> int:
-    total: Counter[str] = Counter()
-    failed: list[Result] = []
-    began = time.monotonic()
-    results = run_seeds(seeds, jobs=arguments.jobs, nodes=arguments.nodes, seconds=arguments.seconds)
-    for done, result in enumerate(results, start=1):
-        total.update(result.counts)
-        if result.failure is not None:
-            failed.append(result)
-            print(f"\r{result.failure}", flush=True)
-        passed = time.monotonic() - began
-        hours = total["simulated ms"] / 3_600_000
-        line = f"\r{done}/{len(seeds)} seeds, {hours:.2f} h simulated in {passed:.0f} s, {len(failed)} failed "
-        print(line, end="", file=sys.stderr, flush=True)
-        if failed and not arguments.keep_going:
-            results.close()
-            break
-    print(file=sys.stderr)
-    _show_counts(total)
-    if failed:
-        print(f"failed: {[result.seed for result in failed]}")
-        _show_failure(failed[0])
-        _show_smallest(draw(failed[0].seed, arguments.nodes, arguments.seconds), failed[0])
-    return 1 if failed else 0
+class Many:
+    """Seeds of several workloads, with progress on standard error and all figures in the end."""
+
+    def __init__(self, names: Sequence[str], seeds: range, arguments: argparse.Namespace) -> None:
+        self._names, self._seeds, self._arguments = names, seeds, arguments
+        self._began = time.monotonic()
+        self._done: Counter[str] = Counter()
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+        self._failed: list[Result] = []
+
+    def run(self) -> int:
+        results = run_jobs(self._work(), jobs=self._arguments.jobs)
+        for result in results:
+            self._done[result.workload] += 1
+            self._counts[result.workload].update(result.counts)
+            if result.failure is not None:
+                self._failed.append(result)
+                print(f"\r{result.failure}", flush=True)
+            self._show_progress()
+            if self._failed and not self._arguments.keep_going:
+                results.close()
+                break
+        print(file=sys.stderr)
+        self._show()
+        return 1 if self._failed else 0
+
+    def _work(self) -> Iterator[Job]:
+        minutes = self._arguments.minutes
+        for seed in self._seeds:
+            for name in self._names:
+                if minutes is not None and time.monotonic() - self._began > 60 * minutes:
+                    return
+                yield Job(name, seed, self._arguments.nodes, self._arguments.seconds)
+
+    def _show_progress(self) -> None:
+        hours = sum(counts["simulated ms"] for counts in self._counts.values()) / 3_600_000
+        whole = len(self._seeds) * len(self._names)
+        passed = time.monotonic() - self._began
+        told = (
+            f"{self._done.total()}/{whole} runs, {hours:.2f} h simulated in {passed:.0f} s, {len(self._failed)} failed"
+        )
+        print(f"\r{told} ", end="", file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        for name in self._names:
+            print(f"--- {name}: {self._done[name]} seeds")
+            _show_counts(self._counts[name])
+        _write(self._arguments, self.figures())
+        if self._failed:
+            first = self._failed[0]
+            print(f"failed: {[(result.workload, result.seed) for result in self._failed]}")
+            _show_failure(first)
+            kind = WORKLOADS[first.workload]
+            _show_smallest(planned(kind, first.seed, self._arguments.nodes, self._arguments.seconds), first)
+
+    def figures(self) -> dict[str, object]:
+        return {
+            "seeds": dict(self._done),
+            "counts": {name: dict(counts) for name, counts in self._counts.items()},
+            "failed": [[result.workload, result.seed, result.invariant] for result in self._failed],
+            "seconds": round(time.monotonic() - self._began),
+        }
 
 
 def _show_plan(plan: Plan) -> None:
     print(f"{plan.nodes} nodes at rates {', '.join(f'{rate:.4f}' for rate in plan.rates)}, {plan.clients} clients")
+    print(plan.timing)
     print(plan.limits)
     print("\n".join(str(fault) for fault in plan.faults))
 
@@ -101,15 +185,16 @@ def _show_counts(counts: Counter[str]) -> None:
 def _show_failure(result: Result) -> None:
     print("\n".join(result.timeline))
     print(result.failure)
-    print(f"replay it: make sim SEED={result.seed}")
+    print(f"replay it: make sim SEED={result.seed} WORKLOAD={result.workload}")
 
 
 def _show_smallest(plan: Plan, result: Result) -> None:
+    kind = WORKLOADS[result.workload]
     print(f"looking for the smallest of {len(plan.faults)} faults that break {result.invariant} …", flush=True)
-    smallest = shrink(plan, lambda candidate: run_plan(candidate).invariant == result.invariant)
+    smallest = shrink(plan, lambda candidate: run_plan(kind, candidate).invariant == result.invariant)
     print(f"{len(smallest.faults)} faults are enough:")
     _show_plan(smallest)
-    print("\n".join(run_plan(smallest).timeline))
+    print("\n".join(run_plan(kind, smallest).timeline))
 
 
 if __name__ == "__main__":

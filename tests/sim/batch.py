@@ -1,32 +1,65 @@
-"""Many seeds over a few processes."""
+"""Many seeds of any workloads, over a few processes."""
 
 from __future__ import annotations
 
 import multiprocessing
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from typing import NamedTuple
 
-from tests.sim.plan import draw
-from tests.sim.runner import Result, run_plan
+from tests.sim.frame import Result
+from tests.sim.workloads import run_seed
+
+CHUNK = 4
 
 
-def run_seed(job: tuple[int, int | None, float | None]) -> Result:
-    seed, nodes, seconds = job
-    return run_plan(draw(seed, nodes, seconds))
+class Job(NamedTuple):
+    workload: str
+    seed: int
+    nodes: int | None = None
+    seconds: float | None = None
 
 
-def run_seeds(
-    seeds: Sequence[int], *, jobs: int, nodes: int | None = None, seconds: float | None = None
-) -> Iterator[Result]:
-    """Results in the order of the seeds, as they come."""
-    work: Iterable[tuple[int, int | None, float | None]] = [(seed, nodes, seconds) for seed in seeds]
+def run_job(job: Job) -> Result:
+    return run_seed(*job)
+
+
+def _run_chunk(chunk: list[Job]) -> list[Result]:
+    return list(map(run_job, chunk))
+
+
+def run_jobs(work: Iterable[Job], *, jobs: int) -> Iterator[Result]:
+    """Results in the order of the work, as they come. It may be closed at any time: what was not begun is left out."""
+    left = iter(work)
     if jobs == 1:
-        yield from map(run_seed, work)
+        yield from map(run_job, left)
         return
     # Not forked: the parent may have threads, and a fresh interpreter shows what depends on its hash seed.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[list[Result]]] = deque()
         try:
-            yield from pool.map(run_seed, work, chunksize=4)
+            while True:
+                while len(waiting) < 2 * jobs and (chunk := list(islice(left, CHUNK))):
+                    waiting.append(pool.submit(_run_chunk, chunk))
+                if not waiting:
+                    return
+                yield from waiting.popleft().result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def counts_of(workload: str, seeds: Sequence[int], jobs: int = 2) -> Counter[str]:
+    """Of these seeds, none of which may have failed."""
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    for result in run_jobs([Job(workload, seed) for seed in seeds], jobs=jobs):
+        counts.update(result.counts)
+        if result.failure is not None:
+            failures.append("\n".join([*result.timeline, result.failure]))
+    if failures:
+        raise AssertionError(f"{len(failures)} seeds failed; replay with make sim SEED=…\n{failures[0]}")
+    print(f"{workload}: {len(seeds)} seeds, {counts['simulated ms'] / 3_600_000:.2f} h simulated: {dict(counts)}")
+    return counts

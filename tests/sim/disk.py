@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 SECTOR = 512
 
@@ -165,10 +166,17 @@ class SimDisk:
 
     def flip(self, path: str, offset: int, bit: int) -> None:
         """Decay: one bit of the stored content changes."""
-        inode = self._names[path]
-        for content in (inode.durable, inode.current):
+        inode = self._names.get(path)
+        for content in (inode.durable, inode.current) if inode is not None else ():
             if offset < len(content):
                 content[offset] ^= 1 << bit
+
+    def paths(self) -> list[str]:
+        return sorted(self._names)
+
+    def byte(self, path: str, offset: int) -> bytes:
+        inode = self._names.get(path)
+        return b"" if inode is None else bytes(inode.current[offset : offset + 1])
 
     def content(self, path: str) -> bytes:
         return bytes(self._names[path].current)
@@ -203,6 +211,16 @@ class SimDisk:
         for path, inode in self._names.items():
             other.overwrite(path, bytes(inode.current))
         return other
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """For whoever looks on from outside: meanwhile no operation counts, and none fails."""
+        watcher, self.on_operation = self.on_operation, None
+        failures, self._failures = self._failures, {}
+        try:
+            yield
+        finally:
+            self.on_operation, self._failures = watcher, failures
 
     def enter(self, operation: str, path: str) -> None:
         if self.on_operation is not None:

@@ -30,6 +30,8 @@ class Faults:
         self._lags: list[dict[tuple[str, str], float]] = []
         self._sick: set[str] = set()
         """Whose disk was made to fail: they may stop themselves."""
+        self._decayed: dict[str, tuple[tuple[str, int, int], bytes]] = {}
+        """Where a bit of a node's files is wrong, and the byte that it is in."""
         self._calm = False
         world.down_watchers.append(self._on_down)
         self._down_for: dict[str, float] = {}
@@ -37,7 +39,12 @@ class Faults:
             world.at(fault.at, lambda fault=fault: self._begin(fault))
 
     def is_sick(self, name: str) -> bool:
-        return name in self._sick
+        return name in self._sick or name in self._decayed
+
+    def make_sick(self, site: Site, down_s: float) -> None:
+        """It may stop itself; then it is started again after so long."""
+        self._sick.add(site.member.id)
+        self._down_for[site.member.id] = down_s
 
     def _begin(self, fault: Fault) -> None:
         if self._calm:
@@ -56,8 +63,10 @@ class Faults:
         self._world.heal()
         for name, site in sorted(self._world.sites.items()):
             site.before_disk = None
+            site.slow_sync = None
             site.disk.full = False
             site.disk._failures.clear()
+            self._repair(site)
             self._world.resume(name)
             if site.node is None and not self._members.is_gone(name):
                 self.restart(site)
@@ -107,6 +116,7 @@ class Faults:
             duplicate=0.3 * two if two > 0.5 else 0.0,
             reorder=0.3 * three if three > 0.5 else 0.0,
             reset=0.01 * four if four > 0.6 else 0.0,
+            corrupt=0.02 * two if one > 0.7 else 0.0,
         )
         self._weathers.append(weather)
         self._refresh_network()
@@ -132,7 +142,7 @@ class Faults:
     def _do_lag(self, fault: Fault) -> None:
         """Everything to, from, or both, of one node comes late; round trips exceed heartbeats and leases."""
         for site in self._sites(fault)[:1]:
-            me, seconds = site.member.id, 0.05 + 1.2 * fault.dice[1] ** 2
+            me, seconds = site.member.id, (0.05 + 1.2 * fault.dice[1] ** 2) * self._world.pace
             others = [name for name in sorted(self._world.sites) if name != me]
             outward = {(me, other): seconds for other in others} if fault.dice[2] < 0.6 else {}
             inward = {(other, me): seconds for other in others} if fault.dice[2] > 0.4 else {}
@@ -159,6 +169,14 @@ class Faults:
         middle = {names[int(fault.dice[0] * len(names))]}
         self._cut(_between(left - middle, right - middle), fault.seconds)
 
+    def _do_ring(self, fault: Fault) -> None:
+        """Each reaches its two neighbours only: everybody sees a majority, and no two the same one."""
+        names = sorted(self._world.sites)
+        turned = names[int(fault.dice[1] * len(names)) :] + names[: int(fault.dice[1] * len(names))]
+        near = set(zip(turned, turned[1:] + turned[:1], strict=True))
+        near |= {(other, one) for one, other in near}
+        self._cut({(one, other) for one in names for other in names if one != other} - near, fault.seconds)
+
     def _halves(self, fault: Fault) -> tuple[set[str], set[str]]:
         names = sorted(self._world.sites)
         number = int(fault.dice[1] * (2 ** len(names)))
@@ -167,7 +185,7 @@ class Faults:
 
     def _do_flap(self, fault: Fault) -> None:
         for site in self._sites(fault)[:1]:
-            period = 0.1 + fault.dice[1]
+            period = (0.1 + fault.dice[1]) * self._world.pace
             pairs = _around(site.member.id, self._world.sites)
             for turn in range(int(fault.seconds / period)):
                 self._world.at(turn * period, partial(self._blink, pairs, period / 2))
@@ -181,7 +199,7 @@ class Faults:
     def _do_power_cut(self, fault: Fault) -> None:
         for position, site in enumerate(self._sites(fault)):
             self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
-            noticed_after = 3 * fault.dice[2] if fault.dice[2] < 0.5 else None
+            noticed_after = 3 * fault.dice[2] * self._world.pace if fault.dice[2] < 0.5 else None
             self._world.crash(site.member.id, noticed_after=noticed_after)
 
     def _do_kill(self, fault: Fault) -> None:
@@ -214,7 +232,7 @@ class Faults:
         name = site.member.id
         wait = self._down_for.pop(name, None)
         if wait is None:
-            wait = self._world.rng.uniform(0.1, 2.0)
+            wait = self._world.rng.uniform(0.1, 2.0) * self._world.pace
         if self._calm:
             wait = 0.1
         self._world.at(wait, lambda: self.restart(site))
@@ -223,6 +241,8 @@ class Faults:
         if site.node is None and not self._members.is_gone(site.member.id):
             self._world.note(site.member.id, "start", site.life)
             site.start()
+            if site.member.id in self._decayed:
+                self._after_decay(site)
 
     def _do_stop(self, fault: Fault) -> None:
         for site in self._sites(fault):
@@ -240,30 +260,65 @@ class Faults:
         """One site, unless so many are sick already that a quorum would be lost."""
         sites = self._sites(fault)[:1]
         limit = (len(self._members.voters()) - 1) // 2
-        return sites if len(self._sick | {site.member.id for site in sites}) <= limit else []
+        return sites if len(self._sick | self._decayed.keys() | {site.member.id for site in sites}) <= limit else []
 
     def _do_disk_full(self, fault: Fault) -> bool:
         sites = self._well_minority(fault)
         for site in sites:
             self._sick.add(site.member.id)
             site.disk.room = int(fault.dice[1] * 3000)
-            self._world.at(fault.seconds, lambda s=site: self._make_well(s))
+            self._world.at(fault.seconds, lambda s=site: self.make_well(s))
         return bool(sites)
 
     def _do_disk_error(self, fault: Fault) -> bool:
         sites = self._well_minority(fault)
-        operations = ("fdatasync", "fdatasync", "pwrite", "sync_directory", "rename", "create", "unlink")
+        operations = ("fdatasync", "fdatasync", "pwrite", "sync_directory", "rename", "create", "unlink", "pread")
         for site in sites:
             self._sick.add(site.member.id)
             operation = operations[int(fault.dice[1] * len(operations))]
             site.disk.fail_next(operation, OSError(errno.EIO, "input/output error"))
-            self._world.at(fault.seconds, lambda s=site: self._make_well(s))
+            self._world.at(fault.seconds, lambda s=site: self.make_well(s))
         return bool(sites)
 
-    def _make_well(self, site: Site) -> None:
+    def make_well(self, site: Site) -> None:
         site.disk.full = False
         site.disk._failures.clear()
         self._sick.discard(site.member.id)
+
+    def _do_slow_disk(self, fault: Fault) -> None:
+        """Some syncs take long, up to several election timeouts."""
+        chance, most_s = fault.dice[1] ** 2, 5 * fault.dice[2] ** 2 * self._world.pace
+        rng = self._world.rng
+        for site in self._sites(fault):
+            site.slow_sync = lambda: rng.uniform(0, most_s) if rng.random() < chance else 0.0
+            self._world.at(fault.seconds, lambda s=site: setattr(s, "slow_sync", None))
+
+    def _do_bit_flip(self, fault: Fault) -> bool:
+        """The node goes down, a bit of its files changes, and it is started again: it must notice."""
+        sites = [site for site in self._well_minority(fault) if site.member.id not in self._decayed]
+        for site in sites:
+            name, disk = site.member.id, site.disk
+            paths = [path for path in disk.paths() if disk.content(path) and not path.endswith("/lock")]
+            self._down_for[name] = fault.seconds
+            self._world.crash(name, power=False)
+            path = paths[int(fault.dice[1] * len(paths))]
+            place = (path, int(fault.dice[2] * len(disk.content(path))), int(fault.dice[3] * 8))
+            disk.flip(*place)
+            site.damaged = True
+            self._decayed[name] = place, disk.byte(*place[:2])
+        return bool(sites)
+
+    def _after_decay(self, site: Site) -> None:
+        """It refused to start, or went on without that bit. What it took the files for, the checkers will see."""
+        self.happened["flips that were noticed" if site.node is None else "flips that were not needed"] += 1
+        self._repair(site)
+
+    def _repair(self, site: Site) -> None:
+        """The bit as it was, unless the node has written there since."""
+        place, damaged = self._decayed.pop(site.member.id, (None, b""))
+        if place is not None and site.disk.byte(*place[:2]) == damaged:
+            site.disk.flip(*place)
+        site.damaged = False
 
     # --- the program's own doings --------------------------------------------------------------------------------
 

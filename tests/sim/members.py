@@ -41,7 +41,8 @@ class Members:
         leader = self._leader()
         if leader is not None:
             site = self._world.sites[leader.options.node_id]
-            site.run(lambda: leader.transfer(None, 2.0, lambda outcome: self._count("transfer", outcome)))
+            patience = 2.0 * self._world.pace
+            site.run(lambda: leader.transfer(None, patience, lambda outcome: self._count("transfer", outcome)))
 
     def _count(self, what: str, outcome: Outcome) -> None:
         code = "" if isinstance(outcome, Committed) else f": {outcome.code}"
@@ -65,18 +66,18 @@ class Members:
         if tries == 0 or self.stopped:
             return
         if leader is None:
-            self._world.at(0.3, lambda: self._add(tries - 1, name, then_remove))
+            self._world.at(0.3 * self._world.pace, lambda: self._add(tries - 1, name, then_remove))
             return
 
         def told(outcome: Outcome) -> None:
             self._count("add", outcome)
             if isinstance(outcome, Denied) and outcome.code != "member_exists":
-                self._world.at(0.3, lambda: self._add(tries - 1, name, then_remove))
+                self._world.at(0.3 * self._world.pace, lambda: self._add(tries - 1, name, then_remove))
             elif then_remove is not None:
-                self._world.at(1.0, lambda: self.remove(then_remove))
+                self._world.at(self._world.pace, lambda: self.remove(then_remove))
 
         member = self._world.sites[name].member
-        self._world.sites[leader.options.node_id].run(lambda: leader.add_member(member, 3.0, told))
+        self._world.sites[leader.options.node_id].run(lambda: leader.add_member(member, 3.0 * self._world.pace, told))
 
     def remove(self, dice: float) -> None:
         leader = self._leader()
@@ -93,9 +94,9 @@ class Members:
                 if name in outcome.result:
                     raise Violation("membership", f"{name} was removed and is in {outcome.result}")
                 # It may go on for a while, ignorant and campaigning, before somebody switches it off.
-                self._world.at(dice * 8, lambda: self._switch_off(name))
+                self._world.at(dice * 8 * self._world.pace, lambda: self._switch_off(name))
 
-        self._world.sites[leader.options.node_id].run(lambda: leader.remove_member(name, 3.0, told))
+        self._world.sites[leader.options.node_id].run(lambda: leader.remove_member(name, 3.0 * self._world.pace, told))
 
     def _switch_off(self, name: str) -> None:
         self._gone.add(name)

@@ -6,11 +6,12 @@ Links speak the product's own frames (`cluster.frames`), so MACs and sequence nu
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from cluster.frames import FrameReader, LinkGuards, LinkSession, decode, encode
+from cluster.frames import FrameError, FrameReader, LinkGuards, LinkSession, decode, encode
 from cluster.ports import Message, Receiver
 
 
@@ -25,6 +26,7 @@ class Weather:
     duplicate: float = 0.0
     reorder: float = 0.0
     reset: float = 0.0
+    corrupt: float = 0.0
 
 
 @dataclass
@@ -59,7 +61,7 @@ class SimTransport:
         self._network.reconsider(self)
 
     def send(self, peer: str, message: Message) -> bool:
-        if self.closed:
+        if self.closed or not self._network.may_leave(self.node_id, message):
             return False
         return self._network.send(self.node_id, peer, encode(message))
 
@@ -87,9 +89,15 @@ class SimNetwork:
         """Seconds by which everything on a directed pair comes later."""
         self.frozen: set[str] = set()
         self.now: Callable[[], float] = lambda: 0.0
+        self.held_up: Callable[[str], float] = lambda sender: 0.0
+        """Seconds by which what a node sends in this step leaves late."""
+        self.refused: Counter[str] = Counter()
+        """Frames that a receiver did not take, by the reason it found; its link ended with each."""
         self._links_made = 0
         self.tap: Callable[[str, str, Message], Message | None] | None = None
         """For directed schedules: sees every message about to be delivered, may change or eat it."""
+        self.may_leave: Callable[[str, Message], bool] = lambda sender, message: True
+        """Asked before a message is sent; where it may not leave, it is as if the link had just gone."""
         self.on_delivery: Callable[[str, str, Message], None] = lambda sender, receiver, message: None
         self._held: dict[str, list[Callable[[], None]]] = {}
         self._dialing: set[tuple[str, str]] = set()
@@ -209,13 +217,15 @@ class SimNetwork:
         copies = 2 if weather.duplicate and rng.random() < weather.duplicate else 1
         for _ in range(copies):
             slow = weather.slow_chance and rng.random() < weather.slow_chance
-            delay = rng.uniform(*(weather.slow_delay if slow else weather.delay))
+            delay = rng.uniform(*(weather.slow_delay if slow else weather.delay)) + self.held_up(sender)
             arrival = self.now() + delay + self.lag.get((sender, receiver), 0.0)
             if not (weather.reorder and rng.random() < weather.reorder):
                 arrival = max(arrival, link.arrival.get(sender, 0.0))
                 link.arrival[sender] = arrival
-            link.in_flight[sender] = link.in_flight.get(sender, 0) + len(frame)
-            self._at(arrival - self.now(), lambda: self._arrive(link, sender, receiver, frame))
+            damaged = weather.corrupt and rng.random() < weather.corrupt
+            arriving = _damaged(frame, rng) if damaged else frame
+            link.in_flight[sender] = link.in_flight.get(sender, 0) + len(arriving)
+            self._at(arrival - self.now(), partial(self._arrive, link, sender, receiver, arriving))
         return True
 
     def _arrive(self, link: _Link, sender: str, receiver: str, frame: bytes) -> None:
@@ -226,17 +236,29 @@ class SimNetwork:
             link.in_flight[sender] += len(frame)
             self._held.setdefault(receiver, []).append(lambda: self._arrive(link, sender, receiver, frame))
             return
-        [(sequence, mac, sealed)] = FrameReader(1 << 30).feed(frame)
-        body = link.sessions[receiver].open(sequence, mac, sealed)
-        transport = self._transports.get(receiver)
-        if body is None or transport is None or transport.receiver is None:
+        try:
+            message: Message | None = self._opened(link.sessions[receiver], frame)
+        except FrameError as error:
+            self.refused[error.kind] += 1
+            self._break(link)
             return
-        message: Message | None = decode(body)
+        transport = self._transports.get(receiver)
+        if message is None or transport is None or transport.receiver is None:
+            return
         if self.tap is not None and message is not None:
             message = self.tap(sender, receiver, message)
         if message is not None:
             self.on_delivery(sender, receiver, message)
             transport.receiver.on_message(sender, message)
+
+    @staticmethod
+    def _opened(session: LinkSession, frame: bytes) -> Message | None:
+        """None for a frame that is not new. FrameError for one that is not whole: what follows it cannot be read."""
+        cut = list(FrameReader(1 << 30).feed(frame))
+        if len(cut) != 1:
+            raise FrameError("malformed", "the length of a frame was altered")
+        body = session.open(*cut[0])
+        return None if body is None else decode(body)
 
     def forget(self, node_id: str) -> None:
         """The process is gone, and with it what waited in its sockets."""
@@ -248,6 +270,14 @@ class SimNetwork:
         self.frozen.discard(node_id)
         for deliver in self._held.pop(node_id, []):
             deliver()
+
+
+def _damaged(frame: bytes, rng: random.Random) -> bytes:
+    """One bit is another, or the end is missing."""
+    place = rng.randrange(len(frame))
+    if rng.random() < 0.2:
+        return frame[:place]
+    return frame[:place] + bytes([frame[place] ^ 1 << rng.randrange(8)]) + frame[place + 1 :]
 
 
 def _pair(one: str, other: str) -> tuple[str, str]:

@@ -55,6 +55,7 @@ KINDS: dict[str, tuple[float, Callable[[random.Random], float]]] = {
     "isolate": (2.0, lambda rng: rng.uniform(0.1, 4.0)),
     "split": (1.5, lambda rng: rng.uniform(0.3, 4.0)),
     "bridge": (1.0, lambda rng: rng.uniform(0.3, 4.0)),
+    "ring": (0.6, lambda rng: rng.uniform(0.5, 4.0)),
     "flap": (0.7, lambda rng: rng.uniform(1.0, 3.0)),
     "power_cut": (2.5, lambda rng: rng.uniform(0.05, 3.0)),
     "kill": (1.0, lambda rng: rng.uniform(0.05, 2.0)),
@@ -68,28 +69,37 @@ KINDS: dict[str, tuple[float, Callable[[random.Random], float]]] = {
     "replace": (0.6, lambda rng: 0.0),
     "disk_full": (0.4, lambda rng: rng.uniform(0.3, 2.0)),
     "disk_error": (0.5, lambda rng: rng.uniform(0.1, 1.0)),
+    "slow_disk": (0.8, lambda rng: rng.uniform(0.5, 4.0)),
+    "bit_flip": (0.5, lambda rng: rng.uniform(0.05, 1.0)),
 }
 """How often each kind comes, and how long it lasts."""
 
 
-def draw(seed: int, nodes: int | None = None, seconds: float | None = None) -> Plan:
+def draw(seed: int, nodes: int | None = None, seconds: float | None = None, paces: Sequence[float] = (1.0,)) -> Plan:
+    """`paces`: of these one is drawn. A cluster set to be slow costs as much to simulate for ten times the time."""
     rng = random.Random(f"plan {seed}")
     drawn_nodes = rng.choice((3, 3, 5))
-    drawn_seconds = rng.uniform(15, 25)
-    nodes, seconds = nodes or drawn_nodes, seconds or drawn_seconds
-    timing = Timing()
+    drawn_seconds = rng.uniform(14, 22)
+    pace = rng.choice(paces)
+    nodes, seconds = nodes or drawn_nodes, (seconds or drawn_seconds) * pace
+    timing = _timing(pace)
     drift = timing.drift * rng.choice((0.0, 1.0, 1.0))
     return Plan(
         seed=seed,
         nodes=nodes,
         seconds=seconds,
         clients=rng.choice((2, 4, 6)),
-        rate=rng.uniform(2, 14),
+        rate=rng.uniform(2, 14) / pace,
         rates=tuple(1 + drift * rng.choice((-1, 1, rng.uniform(-1, 1))) for _ in range(nodes)),
         timing=timing,
         limits=_limits(rng),
-        faults=_faults(rng, seconds),
+        faults=_faults(rng, seconds, pace),
     )
+
+
+def _timing(pace: float) -> Timing:
+    usual = Timing()
+    return Timing(usual.heartbeat * pace, usual.election_min * pace, usual.election_max * pace, usual.drift)
 
 
 def _limits(rng: random.Random) -> Limits:
@@ -105,22 +115,23 @@ def _limits(rng: random.Random) -> Limits:
         log_bytes=log_bytes,
         log_entries=rng.choice((10, 50, 500)),
         retain_bytes=rng.choice((0, log_bytes // 4, log_bytes)),
+        log_memory_bytes=log_bytes // 10,
         snapshot_chunk_bytes=rng.choice((100, 1_000, 65_536)),
         apply_bytes=rng.choice((1, 300, MIB)),
     )
 
 
-def _faults(rng: random.Random, seconds: float) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, seconds: float, pace: float) -> tuple[Fault, ...]:
     """Some runs are quiet, some are stormy, and each favours some kinds: the mixtures matter."""
-    every = rng.choice((0.4, 0.8, 1.5, 3.0))
+    every = rng.choice((0.4, 0.8, 1.5, 3.0)) * pace
     weights = {kind: weight * rng.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for kind, (weight, _) in KINDS.items()}
     weights["weather"] += 0.1
     faults: list[Fault] = []
-    at = WARM_UP_S + rng.expovariate(1 / every)
+    at = WARM_UP_S * pace + rng.expovariate(1 / every)
     while at < seconds:
         kind = rng.choices(list(weights), list(weights.values()))[0]
         target = rng.choice(("leader", "leader", "all" if rng.random() < 0.2 else "leader", *map(str, range(5))))
         dice = tuple(rng.random() for _ in range(4))
-        faults.append(Fault(at, kind, target, KINDS[kind][1](rng), dice))
+        faults.append(Fault(at, kind, target, KINDS[kind][1](rng) * pace, dice))
         at += rng.expovariate(1 / every)
     return tuple(faults)

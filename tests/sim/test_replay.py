@@ -9,35 +9,37 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.frame import run_plan
 from tests.sim.plan import Fault, Plan, draw
-from tests.sim.runner import run_plan
+from tests.sim.registerrun import RegisterRun
 from tests.sim.shrink import shrink
+from tests.sim.workloads import WORKLOADS, run_seed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+RUNS = (("registers", 1), ("registers", 2), ("locks", 5), ("graph", 5), ("tasks", 5), ("copies", 5))
+SECONDS = 3.0
 
 
-def _trace_elsewhere(seed: int, hash_seed: str) -> str:
-    """The trace hash that a fresh interpreter finds, whose strings hash differently."""
-    program = f"from tests.sim.batch import run_seed; print(run_seed(({seed}, None, 8.0)).trace)"
+def traces() -> list[str]:
+    return [run_seed(workload, seed, seconds=SECONDS).trace for workload, seed in RUNS]
+
+
+@pytest.mark.timeout(480)
+def test_the_same_seed_is_the_same_run_in_any_process() -> None:
+    """Also in a fresh interpreter, whose strings hash differently."""
+    assert {workload for workload, _ in RUNS} == set(WORKLOADS)
+    program = "from tests.sim.test_replay import traces; print(*traces())"
+    here = traces()
+    assert len(set(here)) == len(here), "another seed is another run"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("seed", [1, 2, 7])
-def test_the_same_seed_is_the_same_run_in_any_process(seed: int) -> None:
-    here = run_plan(draw(seed, None, 8.0)).trace
-    assert {_trace_elsewhere(seed, "1"), _trace_elsewhere(seed, "2")} == {here}
-
-
-def test_different_seeds_are_different_runs() -> None:
-    assert len({run_plan(draw(seed, 3, 5.0)).trace for seed in range(5)}) == 5
+    assert done.stdout.split() == here
 
 
 def test_a_plan_is_drawn_before_the_run() -> None:
@@ -52,3 +54,10 @@ def test_shrinking_finds_the_faults_that_matter() -> None:
         return {7.0, 31.0} <= {fault.at for fault in candidate.faults}
 
     assert [fault.at for fault in shrink(plan, fails).faults] == [7.0, 31.0]
+
+
+def test_a_run_has_a_timeline_that_can_be_read() -> None:
+    result = run_plan(RegisterRun, draw(1, 3, 4.0).with_faults([]), keep_timeline=True)
+    assert result.failure is None
+    assert any("leader=" in line for line in result.timeline)
+    assert result.counts["operations checked"] > 0

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Committed, Denied, Outcome
 from tests.checkers.durable import Durable
 from tests.checkers.linearizable import Operation
@@ -23,6 +24,11 @@ _GRACE_S = 1.0
 """How much later than its deadline a call may end: deadlines are looked at once a heartbeat."""
 REGISTERS = ("r0", "r1", "r2")
 SEQUENCES = ("s0", "s1")
+LANES = {
+    "r0": (FRONT, 1), "r1": (Lane("a"), 5), "r2": (Lane("b"), 300), "s0": (Lane("a", background=True), 100),
+    "s1": (Lane("b"), 1),
+}  # fmt: skip
+"""In which lane commands about a key travel, and what they are said to cost."""
 
 
 class _Call:
@@ -64,11 +70,16 @@ class Client:
         body = None if operation.verb == "read" else command(operation.verb, operation.key, *operation.arguments)
         call = self.call = _Call(site, operation, body)
         self._workload.history.append(operation)
-        self._world.at(TIMEOUT_S / site.clock.rate + _GRACE_S, lambda: self._overdue(call))
+        patience = TIMEOUT_S * self._world.pace
+        self._world.at(patience / site.clock.rate + _GRACE_S * self._world.pace, lambda: self._overdue(call))
         if body is None:
-            self._deliver(call, lambda: node.read_index(TIMEOUT_S, lambda index: self._on_read(call, index)))
+            self._deliver(call, lambda: node.read_index(patience, lambda index: self._on_read(call, index)))
         else:
-            self._deliver(call, lambda: node.propose(body, TIMEOUT_S, lambda outcome: self._on_written(call, outcome)))
+            lane, cost = LANES[operation.key]
+            self._deliver(
+                call,
+                lambda: node.propose(body, patience, lambda outcome: self._on_written(call, outcome), lane, cost),
+            )
 
     @staticmethod
     def _deliver(call: _Call, request: Callable[[], None]) -> None:
@@ -198,13 +209,13 @@ class Workload:
 
 def write_then_read(world: World, name: str, value: str, told: Callable[[str], None]) -> None:
     """One write and one read on the node `name`, again until they succeed; `told` when both did."""
-    site = world.sites[name]
+    site, patience = world.sites[name], TIMEOUT_S * world.pace
     attempts: list[str] = []
 
     def write() -> None:
         attempts.append(f"{value}-{len(attempts)}")
         body = command("put", f"last-{name}", attempts[-1])
-        site.run(lambda: world.node(name).propose(body, TIMEOUT_S, written))
+        site.run(lambda: world.node(name).propose(body, patience, written))
 
     def written(outcome: Outcome) -> None:
         if isinstance(outcome, Committed):
@@ -213,7 +224,7 @@ def write_then_read(world: World, name: str, value: str, told: Callable[[str], N
             world.at(0.1, write)
 
     def read() -> None:
-        site.run(lambda: world.node(name).read_index(TIMEOUT_S, answered))
+        site.run(lambda: world.node(name).read_index(patience, answered))
 
     def answered(index: int | Denied) -> None:
         if isinstance(index, Denied):

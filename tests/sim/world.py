@@ -14,10 +14,13 @@ from typing import Any
 
 from cluster.frames import LinkGuards
 from cluster.guards import ALL_ON, Guards
-from cluster.journal import JournalFailed
+from cluster.journal import JournalError, JournalFailed
+from cluster.lanes import FRONT, Lane
 from cluster.node import ClusterNode
 from cluster.options import ClusterOptions, Limits, Timing
 from cluster.ports import Member, Message, Outcome
+from cluster.recordfile import RecordFileCorrupt
+from cluster.snapshotfile import SnapshotCorrupt
 from tests.reference.register import RegisterMachine
 from tests.sim.disk import SimCrash, SimDisk
 from tests.sim.network import SimNetwork, SimTransport
@@ -34,6 +37,8 @@ class SimClock:
         self._world = world
         self.offset = offset
         self.rate = rate
+        self.stalled = 0.0
+        """Seconds that the step under way has waited for its disk: for this node they have passed already."""
 
     def set_rate(self, rate: float) -> None:
         """Run at another rate from now on, without a step."""
@@ -41,7 +46,7 @@ class SimClock:
         self.rate = rate
 
     def now(self) -> float:
-        return self.offset + self._world.now * self.rate
+        return self.offset + (self._world.now + self.stalled) * self.rate
 
 
 class _Timer:
@@ -77,11 +82,12 @@ class SimScheduler:
             else:
                 self._site.run(callback)
 
-        self._world.at(delay, run)
+        self._world.at(delay + self._site.clock.stalled, run)
 
     def run_in_background(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         def run() -> None:
             try:
+                self._world.before_work(self._site)
                 work()
             except Exception as error:  # noqa: BLE001 (whatever the work raised is the answer)
                 done(error)
@@ -131,6 +137,10 @@ class Site:
         self._starting = False
         self.before_disk: Callable[[str, str], None] | None = None
         """Called before every operation of this site's disk; raise SimCrash there for a crash between two."""
+        self.damaged = False
+        """Its files are not what it wrote: it must notice."""
+        self.slow_sync: Callable[[], float] | None = None
+        """Seconds that the next fdatasync takes."""
         self.disk.on_operation = self._enter_disk
 
     def _enter_disk(self, operation: str, path: str) -> None:
@@ -143,6 +153,8 @@ class Site:
             except SimCrash:
                 self.world.crash(self.member.id)
                 raise
+        if operation == "fdatasync" and self.slow_sync is not None:
+            self.clock.stalled += self.slow_sync()
 
     def run(self, callback: Callable[[], None]) -> None:
         self.world.acted[self.member.id] = self
@@ -152,6 +164,16 @@ class Site:
             self.world.crash(self.member.id)
         except SimCrash:
             self.world.crash(self.member.id)
+        if self.clock.stalled:
+            self._sit_out()
+
+    def _sit_out(self) -> None:
+        """The disk kept the node's one thread: what it sent meanwhile left late, and nothing else happens."""
+        seconds, self.clock.stalled = self.clock.stalled, 0.0
+        if self.node is not None and not self.stopped:
+            name, life = self.member.id, self.life
+            self.world.stop(name)
+            self.world.at(seconds, lambda: self.life == life and self.world.resume(name))
 
     def start(self) -> None:
         if self.node is not None:
@@ -161,7 +183,10 @@ class Site:
         self._starting = True
         try:
             self.run(self._start)
-        except (OSError, JournalFailed) as error:
+        except (OSError, JournalError, SnapshotCorrupt, RecordFileCorrupt) as error:
+            # A file that is damaged though nobody damaged it is a finding, not a refusal.
+            if not self.damaged and not isinstance(error, OSError | JournalFailed):
+                raise
             reason = f"cannot start: {error}"
             self.run(lambda: self._die(reason))
         finally:
@@ -196,6 +221,8 @@ class Site:
             raise SimCrash("while starting; the library swallowed it")
         self.node = node
         node.start()
+        for watch in world.up_watchers:
+            watch(self)
 
     def _die(self, reason: str) -> None:
         self.deaths.append(reason)
@@ -232,12 +259,18 @@ class World:
         """Snapshots of a leader that replaced the state of a running node."""
         self.timeline: list[tuple[float, str, str, Any]] = []
         self._hash = hashlib.blake2b(digest_size=16)
+        self.pace = self.timing.heartbeat / Timing().heartbeat
+        """How many times as slow as usual the cluster is set to be; clients and operators have that much patience."""
         self.network = SimNetwork(self.rng, self.at, link_guards)
+        self.network.held_up = lambda name: self.sites[name].clock.stalled
         self.network.now = lambda: self.now
         self.network.on_delivery = self._hash_delivery
         self.watchers: list[Callable[[], None]] = []
         self.apply_watchers: list[Callable[[Site, int, int, bytes | None], None]] = []
         self.state_watchers: list[Callable[[Site], None]] = []
+        self.before_work: Callable[[Site], None] = lambda site: None
+        """Called before work in the background; what it raises, the work raised."""
+        self.up_watchers: list[Callable[[Site], None]] = []
         self.down_watchers: list[Callable[[Site], None]] = []
         names = [f"n{number + 1}" for number in range(size)]
         self.first_members = tuple(Member(name, f"{name}:7200", f"{name}:7100") for name in names)
@@ -369,9 +402,11 @@ class World:
         site.joins = True
         return site
 
-    def propose(self, name: str, command: bytes, timeout: float = 5.0) -> list[Outcome]:
+    def propose(
+        self, name: str, command: bytes, timeout: float = 5.0, lane: Lane = FRONT, cost: int = 1
+    ) -> list[Outcome]:
         """Outcomes appear in the list that is returned."""
         outcomes: list[Outcome] = []
         site = self.sites[name]
-        site.run(lambda: self.node(name).propose(command, timeout, outcomes.append))
+        site.run(lambda: self.node(name).propose(command, timeout, outcomes.append, lane, cost))
         return outcomes

@@ -31,8 +31,9 @@ def busy_journal(disk: SimDisk, segment_bytes: int) -> tuple[list[Entry], int, s
         journal.add(b"conflict", journal.last_index + 1, term)
         journal.end_message()
         journal.sync()
+    written = state(journal)
     journal._destroy()
-    return state(journal)
+    return written
 
 
 def flips(disk: SimDisk, count: int) -> Iterator[tuple[str, int, int]]:
@@ -132,12 +133,13 @@ def torn(seed: int) -> tuple[SimDisk, list[Entry], list[Entry], int]:
         if name == "fdatasync":
             raise SimCrash
 
+    attempted = journal[:]
     disk.on_operation = stop
     with pytest.raises(SimCrash):
         journal.sync()
     disk.on_operation = None
     disk.crash(rng)
-    return disk, synced, journal[:], size
+    return disk, synced, attempted, size
 
 
 def test_torn_tails_are_cut_and_the_log_goes_on() -> None:

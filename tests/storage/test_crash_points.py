@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
+from contextlib import suppress
 
 from cluster.ports import Entry
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimCrash, SimDisk
 from tests.storage.support import (
     Pieces,
     crash_points,
@@ -34,6 +36,32 @@ def ordered(entries: list[Entry], first: int = 1) -> bool:
 def test_first_start() -> None:
     for disk in crash_points(open_journal, nothing, SEEDS):
         assert open_journal(disk)[:] == []
+
+
+def test_power_goes_out_after_a_kill_inside_a_roll() -> None:
+    """What the killed process left in the page cache is relied on by the next one, so that one makes it durable."""
+    for operation, seed in itertools.product(range(9), range(SEEDS)):
+        disk = SimDisk()
+        journal = open_journal(disk, segment_bytes=1_000)
+        for index in range(1, 4):
+            journal.add(*entry(index, size=600))
+        left = iter(range(operation))
+
+        def stop(name: str, path: str, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise SimCrash(f"before {name} of {path}")
+
+        disk.on_operation = stop
+        with suppress(SimCrash):
+            journal.sync()
+        disk.on_operation = None
+        disk.kill()
+        journal = open_journal(disk, segment_bytes=1_000)
+        found = journal[:]
+        journal.setCurrentTerm(2, "node-1")
+        journal.sync()
+        disk.crash(random.Random(seed))
+        assert state(open_journal(disk, segment_bytes=1_000)) == (found, 2, "node-1")
 
 
 def test_append_sync_and_roll() -> None:

@@ -27,10 +27,10 @@ def joined(entries: tuple[Entry, ...], snapshot: tuple[Entry, Entry] | None) -> 
 
 
 class JournalMachine(RuleBasedStateMachine):
-    @initialize(retain=st.sampled_from([0, 200]))
-    def start(self, retain: int) -> None:
+    @initialize(retain=st.sampled_from([0, 200]), memory=st.sampled_from([0, 100, 5_000]))
+    def start(self, retain: int, memory: int) -> None:
         self.disk = SimDisk()
-        self.retain = retain
+        self.retain, self.memory = retain, memory
         self.snapshot: tuple[Entry, Entry] | None = None
         self.entries: tuple[Entry, ...] = ()
         self.term, self.vote = 1, None
@@ -42,7 +42,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.possible: list[State] = [self.state]
 
     def open(self):  # type: ignore[no-untyped-def]
-        return open_journal(self.disk, segment_bytes=1500, retain_bytes=self.retain, snapshot=self.snapshot)
+        sizes = {"segment_bytes": 1500, "retain_bytes": self.retain, "memory_bytes": self.memory}
+        return open_journal(self.disk, **sizes, snapshot=self.snapshot)
 
     @property
     def state(self) -> State:
@@ -112,6 +113,9 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal.sync()
         assert not self.journal.dirty
         self.possible = [self.state]
+        # The first two and the last may be over and above: they are asked for all the time.
+        pinned = [*self.journal[:2], self.journal[-1]]
+        assert self.journal.held_bytes <= self.memory + sum(len(command) for command, _, _ in pinned)
 
     @precondition(lambda self: len(self.entries) > 3)
     @rule(data=st.data())

@@ -20,6 +20,8 @@ from .nodes import append, note
 KEYS = (b"a" * 32, b"b" * 32, b"l" * 16)
 NATURAL = st.integers(0, MAX_INT)
 ENTRY = st.tuples(st.binary(max_size=50), NATURAL, NATURAL)
+COMMANDS = st.lists(st.binary(max_size=20), min_size=1, max_size=5).map(tuple)
+PART = st.tuples(st.text(max_size=64), st.booleans(), st.integers(1, 1 << 16), COMMANDS)
 
 # How to draw a good value for each check of the table, and which values each must refuse.
 GOOD: dict[str, st.SearchStrategy[Any]] = {
@@ -31,7 +33,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "entries": st.lists(ENTRY, max_size=5).map(tuple),
     "snapshot_piece": st.none() | st.tuples(st.binary(max_size=50), st.booleans(), st.booleans()),
     "transfer": st.tuples(st.text(max_size=64), NATURAL),
-    "blobs": st.lists(st.binary(max_size=20), max_size=5).map(tuple),
+    "forwarded": st.lists(PART, min_size=1, max_size=3).map(tuple),
     "text": st.text(max_size=64),
     "blob": st.binary(max_size=64),
 }
@@ -61,7 +63,23 @@ BAD: dict[str, list[Any]] = {
     ],
     "snapshot_piece": [b"x", (), (b"x",), (b"x", 1, 0), ("x", True, True), (b"x", True, True, True), 0],
     "transfer": [None, (), ("n1",), (1, 1), ("n1", -1), ("n" * 65, 1), "n1", ("n1", 1, 1)],
-    "blobs": [None, b"x", ("x",), (1,), {}, 3],
+    "forwarded": [
+        None,
+        b"x",
+        {},
+        (b"x",),
+        (("n", False, 1),),
+        (("n", False, 1, (b"x",), 1),),
+        ((b"n", False, 1, (b"x",)),),
+        (("n" * 1025, False, 1, (b"x",)),),
+        (("n", 0, 1, (b"x",)),),
+        (("n", False, -1, (b"x",)),),
+        (("n", False, 1.0, (b"x",)),),
+        (("n", False, True, (b"x",)),),
+        (("n", False, 1, b"x"),),
+        (("n", False, 1, ("x",)),),
+        (("n", False, 1, (b"x",)), 7),
+    ],
     "text": [None, b"x", 1],
     "blob": [None, "x", 1],
 }
@@ -96,7 +114,7 @@ def example(name: str, row: messages.Row) -> dict[str, Any]:
         "entries": (),
         "snapshot_piece": None,
         "transfer": ("n1", 1),
-        "blobs": (),
+        "forwarded": (("n", False, 1, (b"x",)),),
         "text": "x",
         "blob": b"x",
     }

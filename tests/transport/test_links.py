@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from cluster.credentials import Credentials
 from cluster.frames import FrameError, encode
-from cluster.handshake import Acceptor, Credentials, Dialer
+from cluster.handshake import Acceptor, Dialer
 from cluster.listener import TransportError
 from cluster.options import MIB, Limits, Timing
 

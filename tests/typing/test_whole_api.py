@@ -35,6 +35,9 @@ NOT_FOR_CALLERS = {
 }  # fmt: skip
 """Methods by which the modules of the SDK talk to each other. They are no part of what is promised to users."""
 
+ONLY_IN_A_LOOP = {"Lock": {"acquire"}, "Held": {"renew", "release"}}
+"""Of a lock: without an event loop there is only its block, which keeps it."""
+
 
 def offered(kind: type) -> set[str]:
     """The public members that are declared: methods, properties, fields."""
@@ -91,6 +94,16 @@ def test_every_public_member_is_used() -> None:
     )
 
 
+def test_the_blocking_client_has_the_same_names() -> None:
+    """Of every class that it has in its own way, all that is offered to callers."""
+    kinds = {name: getattr(coordinator.client, name) for name in coordinator.client.__all__} | REACHED
+    for name, kind in kinds.items():
+        if (waiting := kinds.get(f"Sync{name}")) is not None:
+            has = offered(waiting) | set(re.findall(r"self\.(\w+)", inspect.getsource(waiting.__init__)))
+            missing = offered(kind) - has - NOT_FOR_CALLERS.get(name, set()) - ONLY_IN_A_LOOP.get(name, set())
+            assert not missing, f"Sync{name} has no {', '.join(sorted(missing))}"
+
+
 def test_what_is_not_for_callers_exists() -> None:
     for name, members in NOT_FOR_CALLERS.items():
         gone = members - offered(getattr(coordinator.client, name))
@@ -127,9 +140,15 @@ def test_mypy_strict_accepts_it() -> None:
 
 def test_mypy_would_find_a_mistake(tmp_path: Path) -> None:
     wrong = tmp_path / "whole_api_wrong.py"
-    wrong.write_text("from coordinator.client import Held\n\n\ndef uses(held: Held) -> str:\n    return held.token\n")
+    wrong.write_text(
+        "from coordinator.client import Held, SyncClient\n\n\n"
+        "def uses(held: Held) -> str:\n    return held.token\n\n\n"
+        "def waits(client: SyncClient) -> str:\n    return client.open_session().valid_for\n\n\n"
+        "def misspells(client: SyncClient) -> None:\n    client.open_sesion()\n"
+    )
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(wrong)],
         capture_output=True, text=True, timeout=200, check=False, cwd=REPOSITORY,
     )  # fmt: skip
-    assert "Incompatible return value type" in checked.stdout
+    assert checked.stdout.count("Incompatible return value type") == 2
+    assert 'no attribute "open_sesion"' in checked.stdout

@@ -38,9 +38,6 @@ from coordinator.client import (
     ShardWorker,
     StallDetector,
     StallGuard,
-    SyncClient,
-    SyncHeld,
-    SyncLock,
     Waiting,
     Worker,
 )
@@ -53,8 +50,6 @@ from tests.typing.whole_api_work import does
 async def clients() -> None:
     async with Client("http://127.0.0.1:7101", client_id="me", namespace="default", timeout=5, headers={}) as client:
         await uses_client(client)
-    with SyncClient(["http://127.0.0.1:7101"], client_id="me", raise_priority=False) as waiting:
-        uses_sync_client(waiting)
 
 
 async def changes(shard: str, token: int) -> None:
@@ -76,6 +71,7 @@ async def uses_client(client: Client) -> None:
     async for event in client.watch(prefix="a", kinds=("lock_granted",), owner="me", from_revision=1, after="1.1"):
         uses_event(event)
     await client.reclaim_worker("provider", cleans, kinds=["file"], concurrency=2, worker_id="w", claim=30, grace=5)
+    assert_type(client.verifier("prefix/", ttl=10), LeaseVerifier)
     assert_type(client.worker("queue", does, concurrency=2), Worker)
     assert_type(client.shard_worker("queue", changes, changes, capacity=3), ShardWorker)
     assert_type(client.election("e", ttl=3), Election)
@@ -86,28 +82,6 @@ async def uses_client(client: Client) -> None:
     copies = client.holder("me", lambda resource_id, incarnation: None, copies=dict, session_ttl=30)
     await uses_holder(copies)
     await client.close()
-
-
-def uses_sync_client(client: SyncClient) -> None:
-    document: Any = client.call("GET", "/cluster")
-    print(document, client.client_id, client.priority)
-    uses_sync_lock(client.lock("k", ttl=3, wait=0, on_lost=lambda: None, interrupt=False))
-    uses_sync_lock(client.locks(["a", "b"], ttl=3, wait=1.0))
-    client.close()
-
-
-def uses_sync_lock(lock: SyncLock) -> None:
-    with lock as held:
-        uses_sync_held(held)
-
-
-def uses_sync_held(held: SyncHeld) -> None:
-    assert_type(held.valid_for, float)
-    print(held.state)
-    held.check()
-    assert_type(held.verify(), bool | None)
-    with held.guard(0.5) as watching:
-        watching.check()
 
 
 # --- locks and their recipes ------------------------------------------------------------------------------------------

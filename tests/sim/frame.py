@@ -1,19 +1,24 @@
-"""One seed from beginning to end: the plan, the faults, the clients, every checker, then peace and a last reckoning."""
+"""What every simulated run is made of, whatever its clients do: a world, its faults, peace, and a last reckoning.
+
+A workload is a subclass: it says which machine the nodes run, what its clients do, and what must have come true when
+nothing goes wrong any more. What holds for any workload is checked here, at every event: one log, one leader a term,
+one lease, one clock, one state an index, and no node that stops itself though its disk is well.
+"""
 
 from __future__ import annotations
 
 import logging
 import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from cluster.frames import LinkGuards
 from cluster.guards import ALL_ON, Guards
 from cluster.node import ClusterNode
-from tests.checkers import linearizable
 from tests.checkers.clock_bounds import ClockBounds
 from tests.checkers.digest_equal import DigestEqual
-from tests.checkers.durable import Durable
 from tests.checkers.log_matching import LogMatching
 from tests.checkers.one_leader_per_term import OneLeaderPerTerm
 from tests.checkers.one_valid_lease import OneValidLease
@@ -21,8 +26,7 @@ from tests.checkers.progress import Progress
 from tests.checkers.violation import Violation
 from tests.sim.faults import Faults
 from tests.sim.members import Members
-from tests.sim.plan import Plan
-from tests.sim.workload import Workload
+from tests.sim.plan import Plan, draw
 from tests.sim.world import Site, World
 
 PEACE_S = 12.0
@@ -36,6 +40,7 @@ _EXCERPT = 60
 class Result:
     """What a run tells: numbers, the trace hash, and the failure if there was one."""
 
+    workload: str
     seed: int
     trace: str = ""
     failure: str | None = None
@@ -46,7 +51,20 @@ class Result:
 
 
 class Run:
-    def __init__(self, plan: Plan, guards: Guards = ALL_ON, link_guards: LinkGuards | None = None) -> None:
+    NAME: ClassVar[str]
+    SECONDS: ClassVar[float | None] = None
+    """Simulated time under faults; None is what the seed says."""
+    PACES: ClassVar[Sequence[float]] = (1.0,)
+    COMPARE_EVERY: ClassVar[int] = 1
+    """Digests are compared at indexes that this divides: some cost a pass over the state."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        new_machine: Callable[[], Any],
+        guards: Guards = ALL_ON,
+        link_guards: LinkGuards | None = None,
+    ) -> None:
         self.plan = plan
         self.world = World(
             plan.seed,
@@ -56,21 +74,52 @@ class Run:
             rates=plan.rates,
             guards=guards,
             link_guards=link_guards,
+            new_machine=new_machine,
         )
         self.log = LogMatching()
-        self.durable = Durable()
         self.digests = DigestEqual()
         self.leaders = OneLeaderPerTerm(self.log)
         self.leases = OneValidLease()
         self.clock = ClockBounds(plan.timing)
         self.members = Members(self.world)
         self.faults = Faults(self.world, self.members, plan.faults)
-        self.workload = Workload(self.world, self.durable, clients=plan.clients, rate=plan.rate)
-        self.progress = Progress(self.world, self.members, PEACE_S)
+        self.progress = Progress(self.world, self.members, PEACE_S * self.world.pace)
         self._leading: dict[str, ClusterNode] = {}
         """The nodes that lead at this moment."""
         self._look_at = 0.0
         self._compare_at = 0.0
+
+    # --- what a workload says --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The clients start."""
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        """There is nothing left to wait for: the faults may end before their time."""
+        return False
+
+    def rest(self) -> None:
+        """The faults are over: the clients stop, or go on without mischief of their own."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """In peace, with a leader that all follow: what must come true, and what must be so in the end."""
+        raise NotImplementedError
+
+    def applied(self, site: Site) -> None:
+        """After every entry and every restored snapshot."""
+
+    def revision_of(self, machine: Any) -> int:
+        return int(machine.revision)
+
+    def digest_of(self, machine: Any) -> bytes:
+        return bytes(machine.digest())
+
+    def load_counts(self) -> Counter[str]:
+        raise NotImplementedError
+
+    # --- a run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         world = self.world
@@ -79,22 +128,23 @@ class Run:
         world.down_watchers.append(self._on_down)
         world.watchers.append(self._on_event)
         world.start()
-        self.workload.start()
-        world.run(self.plan.seconds)
-        self._make_peace()
-        self._reckon()
-        self._power_cut_of_all()
-        self._reckon()
-        linearizable.check(self.workload.history)
-
-    # --- while it runs -----------------------------------------------------------------------------------------
+        self.begin()
+        world.run_until(self.is_over, self.plan.seconds)
+        self.members.stopped = True
+        self.faults.calm()
+        self.rest()
+        self.progress.wait(self.progress.settled, "no leader that all members follow after the faults ended")
+        self.finish()
 
     def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:
         self.log.applied(site.member.id, index, term, payload)
 
     def _on_state(self, site: Site) -> None:
-        self.digests.check(site.member.id, site.machine)
         self.clock.applied(site.member.id, site.life, site.machine.now_ms)
+        revision = self.revision_of(site.machine)
+        if revision % self.COMPARE_EVERY == 0:
+            self.digests.check(site.member.id, revision, self.digest_of(site.machine))
+        self.applied(site)
 
     def _on_down(self, site: Site) -> None:
         for reason in site.deaths:
@@ -120,34 +170,35 @@ class Run:
             self._look([site.node for site in self.world.sites.values() if site.node is not None])
 
     def _look(self, nodes: list[ClusterNode]) -> None:
-        now = self.world.now
-        self._look_at = now + _LOOK_EVERY_S
+        now, pace = self.world.now, self.world.pace
+        self._look_at = now + _LOOK_EVERY_S * pace
         self.clock.sample(now, nodes)
         if now >= self._compare_at:
-            self._compare_at = now + _COMPARE_LOGS_EVERY_S
+            self._compare_at = now + _COMPARE_LOGS_EVERY_S * pace
             for node in nodes:
-                self.log.check_log(node.options.node_id, node.journal)
+                name = node.options.node_id
+                with self.world.sites[name].disk.unwatched():
+                    self.log.check_log(name, node.journal)
 
-    # --- at the end --------------------------------------------------------------------------------------------
+    # --- at the end ------------------------------------------------------------------------------------------------
 
-    def _make_peace(self) -> None:
-        self.members.stopped = True
-        self.faults.calm()
-        self.workload.stop()
-        self.progress.check("after the faults ended")
+    def machines(self) -> list[Any]:
+        """Those of the members."""
+        return [self.world.sites[node.options.node_id].machine for node in self.progress.present()]
 
-    def _power_cut_of_all(self) -> None:
-        for name in sorted(self.world.sites):
-            self.world.crash(name)
-        self.progress.check("after a power cut of all nodes")
-
-    def _reckon(self) -> None:
-        """Everybody has applied everything: is all there that was acknowledged, and nothing else?"""
-        committed = list(self.log.payloads())
-        self.durable.check_log(committed)
-        for node in self.progress.present():
-            name = node.options.node_id
-            self.durable.check_state(name, self.world.sites[name].machine, committed)
+    def equal_machines(self) -> list[Any]:
+        """Those of the members, once all have applied the same: they must be in the same state."""
+        present = self.progress.present()
+        self.progress.wait(
+            lambda: len({(node.engine.applied_index, node.journal.last_index) for node in present}) == 1,
+            "the members do not reach the same entry",
+        )
+        machines = self.machines()
+        digests = {self.digest_of(machine).hex() for machine in machines}
+        if len(digests) != 1:
+            raise Violation("digest_equal", "the members came to rest in different states")
+        self.world.note("*", "state", *digests)
+        return machines
 
     def counts(self) -> Counter[str]:
         world = self.world
@@ -162,20 +213,28 @@ class Run:
         counts["snapshots installed"] = world.installs
         counts["membership changes"] = kinds["members"]
         counts["nodes that stopped themselves"] = kinds["died"]
+        counts["frames refused"] = world.network.refused.total()
         counts.update({f"fault {kind}": number for kind, number in self.faults.happened.items()})
-        counts.update({f"op {kind}": number for kind, number in self.workload.outcomes.items()})
         counts.update({f"operator {kind}": number for kind, number in self.members.outcomes.items()})
+        counts.update(self.load_counts())
         return counts
 
 
-def run_plan(
-    plan: Plan, *, keep_timeline: bool = False, guards: Guards = ALL_ON, link_guards: LinkGuards | None = None
-) -> Result:
-    """Never raises for what the program under test does wrong: that is `Result.failure`."""
+def planned(kind: type[Run], seed: int, nodes: int | None = None, seconds: float | None = None) -> Plan:
+    return draw(seed, nodes, seconds or kind.SECONDS, kind.PACES)
+
+
+def quiet() -> None:
+    """What the nodes log of all that is done to them is no news here."""
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     logging.getLogger("cluster").setLevel(logging.CRITICAL)
-    run = Run(plan, guards, link_guards)
-    result = Result(plan.seed)
+
+
+def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **options: Any) -> Result:
+    """Never raises for what the program under test does wrong: that is `Result.failure`."""
+    quiet()
+    run = kind(plan, **options)
+    result = Result(kind.NAME, plan.seed)
     try:
         run.run()
     except KeyboardInterrupt:
@@ -191,7 +250,7 @@ def run_plan(
         lines = [_line(*event) for event in run.world.timeline]
         result.timeline = lines if keep_timeline else lines[-_EXCERPT:]
     if result.failure is not None:
-        result.failure = f"seed {plan.seed} at {run.world.now:.4f} s: {result.failure}"
+        result.failure = f"{kind.NAME}, seed {plan.seed} at {run.world.now:.4f} s: {result.failure}"
     return result
 
 

@@ -1,0 +1,142 @@
+"""One namespace asks for ten times what a cluster can do; what another one notices: `python -m bench.overload`.
+
+The greedy one is a process of its own, with many times the connections that keep a node busy, each asking again as soon
+as it has an answer. The other one asks at a fixed pace from here, before, during and after. Both ask the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.holdfast import ROOT, Holdfast, holdfast
+from bench.load import goal
+from bench.part import Result, Setting, main
+from bench.wire import Address, connect, request
+
+GREEDY_CONNECTIONS = 320
+"""About 32 keep a node busy."""
+HEALTHY_CONNECTIONS, HEALTHY_PER_S = 8, 100
+ONSET_S = 2.0
+"""Until it is known who asks too much; shown by itself."""
+GOAL = 2.0
+LEASE_MS = 60_000
+
+
+def acquire(namespace: str, key: str) -> bytes:
+    body = {"lock_key": key, "client_id": namespace, "lease_time_ms": LEASE_MS}
+    return request("POST", "/api/v1/locks/acquire", body, {"X-Holdfast-Namespace": namespace})
+
+
+async def healthy(address: Address, seconds: float) -> tuple[list[float], Counter[int]]:
+    """Milliseconds of each call, counted from when it was due, and how many had which status."""
+    wires = [await connect(address) for _ in range(HEALTHY_CONNECTIONS)]
+    loop, spent_ms, statuses = asyncio.get_running_loop(), list[float](), Counter[int]()
+    began, pace_s = loop.time(), HEALTHY_CONNECTIONS / HEALTHY_PER_S
+
+    async def client(number: int) -> None:
+        due = began + number / HEALTHY_PER_S
+        while due < began + seconds:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            answer = await wires[number].ask(acquire("healthy", f"lock-{number}"))
+            spent_ms.append((loop.time() - due) * 1000)
+            statuses[int(answer[9:12])] += 1
+            due += pace_s
+
+    await asyncio.gather(*map(client, range(HEALTHY_CONNECTIONS)))
+    for wire in wires:
+        wire.close()
+    return spent_ms, statuses
+
+
+async def greedy(address: Address) -> None:
+    """Until standard input ends; then what came of it, as JSON."""
+    statuses: Counter[int] = Counter()
+    refused_ms: list[float] = []
+
+    async def client(number: int) -> None:
+        wire = await connect(address)
+        asked = acquire("greedy", f"lock-{number}")
+        while True:
+            began = time.perf_counter()
+            answer = await wire.ask(asked)
+            statuses[int(answer[9:12])] += 1
+            if answer[9:12] == b"429":
+                refused_ms.append((time.perf_counter() - began) * 1000)
+
+    clients = [asyncio.create_task(client(number)) for number in range(GREEDY_CONNECTIONS)]
+    print("asking", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for each in clients:
+        each.cancel()
+    ended = await asyncio.gather(*clients, return_exceptions=True)
+    broken = [str(each) for each in ended if not isinstance(each, asyncio.CancelledError)]
+    print(json.dumps({"statuses": statuses, "refused_ms": percentiles(refused_ms), "broken": broken[:3]}), flush=True)
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values) or [0.0]
+    return {f"p{part}": round(ordered[min(len(ordered) - 1, len(ordered) * part // 100)], 2) for part in (50, 99)}
+
+
+@contextmanager
+def asking_for_everything(address: Address) -> Iterator[dict[str, Any]]:
+    """What the greedy process saw is in the answer once the block has ended."""
+    command = [sys.executable, "-m", "bench.overload", "--greedy", f"{address[0]}:{address[1]}"]
+    seen: dict[str, Any] = {}
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the greedy process has no pipes")
+        process.stdout.readline()
+        try:
+            yield seen
+        finally:
+            process.stdin.close()
+            seen |= json.loads(process.stdout.readline() or "{}")
+
+
+async def measured(setting: Setting) -> Result:
+    result = Result()
+    seconds = setting.seconds * 5
+    with holdfast(setting.place("overload")) as cluster:
+        address = await _prepared(cluster)
+        rounds = []
+        for number in range(setting.rounds):
+            before, _ = await healthy(address, seconds)
+            with asking_for_everything(address) as seen:
+                onset, _ = await healthy(address, ONSET_S)
+                during, statuses = await healthy(address, seconds)
+            after, _ = await healthy(address, seconds)
+            parts = {"before": before, "onset": onset, "during": during, "after": after}
+            shown = {name: percentiles(spent) for name, spent in parts.items()}
+            ratio = shown["during"]["p99"] / shown["before"]["p99"]
+            rounds.append({**shown, "p99_ratio": round(ratio, 2), "healthy_statuses": statuses, "greedy": seen})
+            setting.progress(f"round {number + 1}: {json.dumps(rounds[-1])}")
+    result.figures["rounds"] = rounds
+    middle = sorted(each["p99_ratio"] for each in rounds)[len(rounds) // 2]
+    result.goals.append(goal("p99 of a modest namespace beside a greedy one, as a multiple of idle", middle, GOAL))
+    return result
+
+
+async def _prepared(cluster: Holdfast) -> Address:
+    address = cluster.address(cluster.leader())
+    wire = await connect(address)
+    for name in ("healthy", "greedy"):
+        await wire.ask(request("PUT", f"/api/v1/namespaces/{name}", {}))
+    wire.close()
+    return address
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--greedy"]:
+        host, _, port = sys.argv[2].rpartition(":")
+        asyncio.run(greedy((host, int(port))))
+    else:
+        main("overload", __doc__, measured)

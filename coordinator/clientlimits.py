@@ -1,0 +1,116 @@
+"""What clients may take of a node before anything is done for them: the bounds of the HTTP port, by name.
+
+`ClientLimits` are settings (`[clients]` in the file); the constants are the same on every node. What the replicated
+state may hold is in `machine/limits`, what peers may take is in `cluster`. docs/LIMITS.md lists all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cluster.options import OptionsError
+
+# --- one request --------------------------------------------------------------------------------------------------
+
+BODY_BYTES = 4 << 20
+"""Decompressed. Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
+BODY_OBJECTS = 100_000
+"""Objects in one body, and lists in one of msgpack: each costs far more than the byte that says it."""
+LINE_BYTES = 8_190
+"""The request line, and with it the URL."""
+HEADER_BYTES = 8_190
+"""One header."""
+HEADERS = 64
+"""How many of them."""
+HEAD_BYTES = 64 << 10
+"""Request line and headers together."""
+
+# --- one connection -----------------------------------------------------------------------------------------------
+
+SEND_S = 30.0
+"""A client that takes nothing of its answer for so long is cut off."""
+LINGER_S = 2.0
+"""How long the rest of a body that nobody wants is read, so that the refusal arrives."""
+LOOK_S = 0.5
+"""How often the connections are looked at: by so much a bound in seconds may be exceeded."""
+
+# --- one node -----------------------------------------------------------------------------------------------------
+
+BODIES_BYTES = 256 << 20
+"""Of all requests under way together."""
+BODIES_BYTES_PER_NAMESPACE = 192 << 20
+"""So that others can send too, however slowly one sends."""
+WATCHES = 4_096
+"""Streams of events that are open."""
+WATCHES_PER_NAMESPACE = 3_072
+"""So that others can watch too."""
+DESCRIPTORS_KEPT = 128
+"""Never given to clients: the journal, a snapshot and the links to peers need some at any moment."""
+BACKLOG = 1_024
+"""Connections that wait to be accepted."""
+SHORTAGE_PAUSE_S = 0.1
+"""Between two tries to accept when the process has no descriptors left."""
+
+# --- sharing a busy node ------------------------------------------------------------------------------------------
+
+TICK_S = 0.02
+"""How often it is looked at whether the node is busy."""
+BUSY_LAG_S = 0.01
+"""A node whose loop comes to its work so much too late, on average, is busy."""
+BUSY_COMMANDS = 2_000
+"""So is one that has as many commands waiting to be committed."""
+SHARE_S = 10.0
+"""Over which time it is counted who asks how much: as long as a client may be told to stay away."""
+SHARE_BYTES = 4_096
+"""A body counts as one more request for each of these."""
+MODEST_REQUESTS = 500
+"""A namespace with fewer requests than these in that time is never the one that asks too much."""
+PRESSURE_MOST = 0.98
+"""Of the requests of those that ask too much, at most this part is refused: what they do stays visible to them."""
+PRESSURE_URGENT = 0.75
+"""From this part on renewals and releases are refused as well; before, they go on."""
+REFUSALS_PER_S = 200
+"""A refusal costs as well. If there are more, each tells its client to stay away for longer."""
+AWAY_S = 10.0
+"""The longest that a client is told to stay away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Seconds and counts. `origins`: from where browsers may change something besides this node's own pages."""
+
+    connections: int = 16_384
+    """On all of the port; fewer if the process may not have so many descriptors."""
+    connections_per_address: int = 12_288
+    """Of one IPv4 address or one IPv6 network (/64)."""
+    header_seconds: float = 10.0
+    """From the first byte of a request, or from the beginning of the connection, to the end of its headers."""
+    body_seconds: float = 30.0
+    """From the end of the headers to the end of the body."""
+    idle_seconds: float = 75.0
+    """Between two requests of a connection."""
+    origins: str = ""
+    """`https://host:port`, several with spaces between them."""
+
+    @property
+    def allowed_origins(self) -> frozenset[str]:
+        return frozenset(self.origins.lower().split())
+
+    def check(self) -> None:
+        if not 1 <= self.connections_per_address <= self.connections <= 1_000_000:
+            raise OptionsError(
+                "clients.connections_per_address must be at least 1 and at most clients.connections, "
+                "and that at most 1,000,000"
+            )
+        for name in ("header_seconds", "body_seconds", "idle_seconds"):
+            if not 0.1 <= getattr(self, name) <= 3_600:
+                raise OptionsError(f"clients.{name} must be between 0.1 and 3600 seconds")
+        for origin in self.allowed_origins:
+            parts = urlsplit(origin)
+            whole = f"{parts.scheme}://{parts.netloc}"
+            if parts.scheme not in ("http", "https") or not parts.netloc or origin != whole:
+                raise OptionsError(
+                    f"clients.origins has {origin!r}; write each as scheme://host or scheme://host:port, "
+                    "such as https://ops.example.org, without a path"
+                )

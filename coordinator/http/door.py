@@ -1,0 +1,186 @@
+"""The listening side of the HTTP port: how many may come in, how many from one place, and who stays too long.
+
+An own accept loop, because a connection must be counted before TLS begins, and because running out of descriptors must
+neither unbind the port nor spin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Coroutine
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from aiohttp import web
+
+from cluster.listener import SHORTAGE, bind_all
+from coordinator.clientlimits import BACKLOG, DESCRIPTORS_KEPT, LOOK_S, SHORTAGE_PAUSE_S, ClientLimits
+from coordinator.events import log_event
+from coordinator.http.connection import Connection, plain_refusal
+from coordinator.http.errors import ApiError
+
+CROWDED = ApiError(
+    503, "too_many_connections", "this node has as many connections as it may; ask another", outcome="retry"
+)
+CROWDED_PLACE = ApiError(
+    503, "too_many_connections", "your address has as many connections here as it may; use fewer", outcome="retry"
+)
+
+
+class Door:
+    """Every connection counts from the moment it is accepted until it is gone, hand-shake included."""
+
+    def __init__(self, server: web.Server, limits: ClientLimits, tls: ssl.SSLContext | None) -> None:
+        self._server = server
+        self._limits = limits
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[Connection, None] = {}
+        self._most = limits.connections
+        self._open = 0
+        self._places: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._short = False
+
+    async def open(self, host: str, port: int) -> None:
+        """OSError if the address cannot be had."""
+        self._most = _affordable(self._limits.connections)
+        found = await self._loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for listening in bind_all(((family, where) for family, _, _, _, where in found), BACKLOG):
+            self._start(self._accept_from(listening))
+        self._start(self._look_after())
+
+    async def close(self) -> None:
+        """No more come in; those that are in stay."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, running: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(running)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- coming in ------------------------------------------------------------------------------------------------
+
+    async def _accept_from(self, listening: socket.socket) -> None:
+        with listening:
+            while True:
+                try:
+                    connection, address = await self._loop.sock_accept(listening)
+                except OSError as error:
+                    await self._shortage(error)
+                    continue
+                self._short = False
+                self._take(connection, str(address[0]))
+
+    async def _shortage(self, error: OSError) -> None:
+        if error.errno == errno.EBADF:
+            raise error
+        if error.errno not in SHORTAGE:
+            return  # about one connection that is gone already
+        if not self._short:
+            log_event("http_shortage", {"level": "warning", "reason": f"{error}; raise the limit (ulimit -n)"})
+        self._short = True
+        await asyncio.sleep(SHORTAGE_PAUSE_S)
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        place = _place_of(address)
+        if self._open >= self._most:
+            self._turn_away(connection, CROWDED)
+        elif self._places[place] >= self._limits.connections_per_address:
+            self._turn_away(connection, CROWDED_PLACE)
+        else:
+            connection.settimeout(0)
+            self._start(self._let_in(connection, _Seat(self, place)))
+
+    def _turn_away(self, connection: socket.socket, reason: ApiError) -> None:
+        with connection, contextlib.suppress(OSError):
+            if self._tls is None:
+                connection.settimeout(0)
+                connection.send(plain_refusal(reason))
+                connection.shutdown(socket.SHUT_WR)
+
+    async def _let_in(self, connection: socket.socket, seat: _Seat) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                seat.made,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._limits.header_seconds,
+            )
+        except (OSError, TimeoutError):
+            connection.close()  # gone, or no TLS: there is nobody to tell
+            seat.leave()
+        except asyncio.CancelledError:
+            connection.close()
+            seat.leave()
+            raise
+
+    # --- being in -------------------------------------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = self._loop.time()
+            for connection in list(self._connections):
+                connection.look(now)
+
+
+class _Seat:
+    """One connection's place in the counts, given back once however it ends."""
+
+    def __init__(self, door: Door, place: str) -> None:
+        self._door, self._place = door, place
+        self._connection: Connection | None = None
+        self._taken = True
+        door._open += 1
+        door._places[place] += 1
+
+    def made(self) -> Connection:
+        door = self._door
+        self._connection = Connection(door._server, door._limits, self.leave, loop=door._loop)
+        door._connections[self._connection] = None
+        return self._connection
+
+    def leave(self) -> None:
+        if not self._taken:
+            return
+        self._taken = False
+        door = self._door
+        door._open -= 1
+        door._places[self._place] -= 1
+        if not door._places[self._place]:
+            del door._places[self._place]
+        if self._connection is not None:
+            door._connections.pop(self._connection, None)
+
+
+def _place_of(address: str) -> str:
+    """Whoever has one IPv6 address has the 2^64 around it."""
+    known = ip_address(address.partition("%")[0])
+    if known.version == 6 and known.ipv4_mapped is None:
+        return str(ip_network((known, 64), strict=False))
+    return str(known)
+
+
+def _affordable(connections: int) -> int:
+    """How many the process has descriptors for, after asking for more of them; some are never given to clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + DESCRIPTORS_KEPT
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    affordable = min(connections, max(soft - DESCRIPTORS_KEPT, soft // 2))
+    if affordable < connections:
+        log_event("http_connections", {"level": "warning", "most": affordable, "wanted": connections, "nofile": soft})
+    return affordable

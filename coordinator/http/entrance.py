@@ -1,0 +1,98 @@
+"""Before a route: browsers that were led here from elsewhere, and how much of all bodies is in memory at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from coordinator.clientlimits import BODIES_BYTES, BODIES_BYTES_PER_NAMESPACE, HEAD_BYTES, ClientLimits
+from coordinator.http.connection import LARGE_HEAD, Connection
+from coordinator.http.errors import ApiError
+
+LIMITS = web.AppKey("limits", ClientLimits)
+_HARMLESS = ("GET", "HEAD", "OPTIONS")
+
+
+class Bodies:
+    """Bytes of the bodies of all requests under way; what a request says it will send counts before it is sent."""
+
+    def __init__(self, most: int = BODIES_BYTES, most_of_one: int = BODIES_BYTES_PER_NAMESPACE) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._of: dict[int, tuple[str, int]] = {}
+        """Namespace and bytes, by the request's identity, while it is under way."""
+        self._shares: Counter[str] = Counter()
+        self.held = 0
+
+    def reserve(self, request: web.Request, namespace: str) -> None:
+        whole = request.content_length
+        if whole is None or "Content-Encoding" in request.headers:
+            whole = request.app._client_max_size
+        if self.held + whole > self._most:
+            message = "this node holds as many bytes of requests as it may; try again, or ask another node"
+        elif self._shares[namespace] + whole > self._most_of_one:
+            message = "this node holds as many bytes of your namespace's requests as it may; send less at a time"
+        else:
+            self._of[id(request)] = namespace, 0
+            self.settle(request, whole)
+            return
+        raise ApiError(429, "overloaded", message, outcome="retry")
+
+    def settle(self, request: web.Request, size: int) -> None:
+        """So long it is."""
+        namespace, before = self._of[id(request)]
+        self.held += size - before
+        self._shares[namespace] += size - before
+        self._of[id(request)] = namespace, size
+
+    def release(self, request: web.Request) -> None:
+        namespace, size = self._of.pop(id(request), ("", 0))
+        self.held -= size
+        self._shares[namespace] -= size
+        if not self._shares[namespace]:
+            del self._shares[namespace]
+
+
+BODIES = web.AppKey("bodies", Bodies)
+BODY_OF = web.RequestKey("body_of", str)
+"""The namespace that a request's body counts for; none for what belongs to no namespace."""
+
+
+@web.middleware
+async def entrance(request: web.Request, handler: Handler) -> web.StreamResponse:
+    connection = request.protocol
+    if isinstance(connection, Connection):
+        connection.begin()
+    try:
+        _refuse_large_head(request)
+        refuse_cross_site(request)
+        return await handler(request)
+    finally:
+        request.app[BODIES].release(request)
+
+
+def _refuse_large_head(request: web.Request) -> None:
+    """One that came too quickly for its connection to notice."""
+    if len(request.raw_path) + sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_BYTES:
+        raise ApiError(LARGE_HEAD.status, LARGE_HEAD.code, LARGE_HEAD.message)
+
+
+def refuse_cross_site(request: web.Request) -> None:
+    """A page of another site can make a browser send requests, and open WebSockets; the browser says from where."""
+    origin = request.headers.get("Origin")
+    if origin is None or (request.method in _HARMLESS and "Upgrade" not in request.headers):
+        return
+    if origin.lower() in request.app[LIMITS].allowed_origins or _host_of(origin) == request.host.lower():
+        return
+    message = "a page of another site may not change anything here; the setting clients.origins names those that may"
+    raise ApiError(403, "cross_site", message, details={"field": "Origin"})
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""  # half of an address in brackets: no browser is there

@@ -1,0 +1,65 @@
+"""Locks with fencing tokens, as `linearizable` asks of a model. One key, held exclusively, not entered twice.
+
+Answers: acquire -> ("granted", token) or ("busy",); renew and release, of a token -> ("ok",) or ("not_holder",); read
+-> ("held", client, token) or ("free",). `end`, of a token: the hold is over by itself at that moment, by its time or
+with its session; whoever records a history knows that from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.checkers.linearizable import IMPOSSIBLE, UNKNOWN, Operation
+
+
+class Hold(NamedTuple):
+    """Who holds the key, and the newest token of all. Of a grant that nobody was told of, the token is not known."""
+
+    client: str | None = None
+    token: int | None = None
+    newest: int = 0
+
+
+class Locks:
+    def first(self) -> Hold:
+        return Hold()
+
+    def after(self, state: Hold, operation: Operation) -> object:
+        if operation.verb == "acquire":
+            return self._acquired(state, operation)
+        if operation.verb == "read":
+            return self._read(state, operation)
+        holds = state.client is not None and state.token in (None, operation.arguments[0])
+        match operation.verb, operation.result:
+            case _, ("not_holder",):
+                return IMPOSSIBLE if holds and state.token is not None else state
+            case "renew", _:
+                return state if holds else IMPOSSIBLE
+            case "release" | "end", _:
+                return state._replace(client=None, token=None) if holds else IMPOSSIBLE
+        raise ValueError(f"unknown operation {operation}")
+
+    @staticmethod
+    def _acquired(state: Hold, operation: Operation) -> object:
+        if operation.result == ("busy",):
+            return state if state.client is not None else IMPOSSIBLE
+        if state.client is not None:
+            return IMPOSSIBLE
+        if operation.result is UNKNOWN:
+            return Hold(operation.client, None, state.newest)
+        token = operation.result[1]
+        return Hold(operation.client, token, token) if token > state.newest else IMPOSSIBLE
+
+    @staticmethod
+    def _read(state: Hold, operation: Operation) -> object:
+        if operation.result == ("free",):
+            return state if state.client is None else IMPOSSIBLE
+        _, client, token = operation.result
+        if state.client != client or (state.token is None and token <= state.newest):
+            return IMPOSSIBLE
+        return Hold(client, token, token) if state.token in (None, token) else IMPOSSIBLE
+
+    def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Reads and renewals that were not answered change nothing."""
+        return [each for each in operations if each.result is not UNKNOWN or each.verb in ("acquire", "release")]

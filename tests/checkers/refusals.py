@@ -1,0 +1,28 @@
+"""Rejected input leaves the digest unchanged (I17): looked at for one command in so many, as a digest costs a pass."""
+
+from __future__ import annotations
+
+from coordinator.machine.machine import Machine
+from coordinator.machine.results import Denied, Result
+from tests.checkers.violation import Violation
+
+LOOK_EVERY = 5
+
+
+class WatchedRefusals(Machine):
+    """The product's machine; what it refuses must have left no trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._commands = 0
+        self.refusals = 0
+
+    def _apply_one(self, raw: bytes) -> Result:
+        self._commands += 1
+        before = self.digest() if self._commands % LOOK_EVERY == 0 else None
+        result = super()._apply_one(raw)
+        if before is not None and isinstance(result, Denied):
+            self.refusals += 1
+            if self.digest() != before:
+                raise Violation("refusals", f"{result.code} at {self.revision} changed the state (I17)")
+        return result

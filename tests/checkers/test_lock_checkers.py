@@ -1,0 +1,202 @@
+"""The checkers of locks, leases, sessions and clean-ups: each is shown what it must find, and what it must not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.machine import commands as c
+from coordinator.machine import locks
+from coordinator.machine.codec import encode_command
+from coordinator.machine.events import Event
+from coordinator.machine.state import State
+from tests.checkers.bounded import PAGE_BYTES, Bounded
+from tests.checkers.exclusive_holds import ExclusiveHolds
+from tests.checkers.expired_goes import ExpiredGoes
+from tests.checkers.fencing import Fencing
+from tests.checkers.free_lock_granted import FreeLockGranted
+from tests.checkers.grant_order import GrantOrder
+from tests.checkers.no_early_expiry import NoEarlyExpiry
+from tests.checkers.one_effect import OneEffect
+from tests.checkers.own_revisions import OwnRevisions
+from tests.checkers.refusals import LOOK_EVERY, WatchedRefusals
+from tests.checkers.token_order import TokenOrder
+from tests.checkers.violation import Violation
+
+
+def event(kind: Any, key: str = "k", owner: str = "a", **fields: Any) -> Event:
+    return Event(fields.pop("revision", 1), kind, "default", key, owner, **fields)
+
+
+def granted(owner: str, token: int, waiter_id: int = 0, key: str = "k") -> Event:
+    return event("lock_granted", key, owner, number=token, fencing_token=token, waiter_id=waiter_id)
+
+
+def released(owner: str, token: int) -> Event:
+    return event("lock_released", owner=owner, number=token, fencing_token=token)
+
+
+def test_every_invariant_has_a_checker() -> None:
+    """Its docstring names it."""
+    docstrings = [path.read_text().split('"""')[1] for path in Path(__file__).parent.glob("[a-z]*.py")]
+    named = {int(number) for text in docstrings for number in re.findall(r"\bI(\d+)\b", text)}
+    assert named == set(range(1, 19))
+
+
+def test_a_guard_takes_no_older_token_and_no_token_from_two() -> None:
+    guard = Fencing()
+    assert guard.admit("k", 1, "a") and guard.admit("k", 2, "b") and guard.admit("k", 2, "b")
+    assert not guard.admit("k", 1, "a")
+    with pytest.raises(Violation, match="both write to k under token 2"):
+        guard.admit("k", 2, "a")
+
+
+def test_two_who_believe_at_one_time() -> None:
+    guard = Fencing()
+    guard.believe("k", "a", 0.0, 2.0)
+    guard.let_go("k", "a")
+    guard.believe("k", "b", 1.0, 3.0)
+    guard.believe("k", "b", 2.0, 4.0)
+    guard.believe("k", "a", 4.0, 5.0)
+    with pytest.raises(Violation, match="a has it until 5"):
+        guard.believe("k", "b", 4.5, 6.0)
+
+
+def test_tokens_out_of_order() -> None:
+    checker = TokenOrder()
+    for each in (granted("a", 3), granted("a", 3), released("a", 3), granted("b", 5), granted("c", 1, key="other")):
+        checker.event(each)
+    assert checker.grants == 3
+    with pytest.raises(Violation, match="granted under 4"):
+        checker.event(granted("a", 4))
+
+
+def test_holds_that_overlap() -> None:
+    checker = ExclusiveHolds()
+    for each in (granted("a", 1), granted("a", 1), released("a", 1), granted("b", 2)):
+        checker.event(each)
+    with pytest.raises(Violation, match="b has k since 1, and c got it"):
+        checker.event(granted("c", 3))
+    with pytest.raises(Violation, match="nobody had it"):
+        checker.event(released("a", 1))
+
+
+def test_an_expiry_before_its_time() -> None:
+    checker = NoEarlyExpiry(drift=0.01)
+    checker.acknowledged("lock", 1, sent_s=10.0, ttl_s=1.01)
+    checker.acknowledged("lock", 1, sent_s=9.0, ttl_s=1.01)
+    checker.acknowledged("session", 7, sent_s=20.0, ttl_s=1.01)
+    checker.acknowledged("lock", 2, sent_s=0.0, ttl_s=1.0, session=7)
+    checker.event(event("lock_expired", number=1), 11.0)
+    with pytest.raises(Violation, match=r"promised it until 11\.0"):
+        checker.event(event("lock_expired", number=1), 10.99)
+    with pytest.raises(Violation, match=r"promised it until 21\.0"):
+        checker.event(event("lock_expired", number=2), 20.9)
+    assert checker.expiries == 3
+
+
+def test_what_nobody_renews_and_still_stands() -> None:
+    checker = ExpiredGoes()
+    for each in (
+        granted("a", 1),
+        event("wait_begun", waiter_id=4),
+        event("lock_expired", number=1),
+        granted("b", 2, waiter_id=4),
+        released("b", 2),
+    ):
+        checker.event(each)
+    checker.check()
+    checker.event(event("session_created", number=3))
+    with pytest.raises(Violation, match="session_created k of a"):
+        checker.check()
+
+
+def waiting(*waiters: int) -> GrantOrder:
+    order = GrantOrder()
+    for waiter in waiters:
+        order.asked(b"%d" % waiter, 100, waiter)
+        order.event(event("wait_begun", waiter_id=waiter, request_id=b"%d" % waiter), now_ms=1_000)
+    return order
+
+
+def test_a_waiter_that_overtakes() -> None:
+    order = waiting(1, 2, 3)
+    order.event(granted("a", 1, waiter_id=1), 1_050)
+    order.event(event("wait_cancelled", waiter_id=2), 1_060)
+    order.event(granted("a", 2, waiter_id=3), 1_070)
+    assert order.handed_over == 2
+    with pytest.raises(Violation, match="and 1 came before it"):
+        waiting(1, 2).event(granted("a", 1, waiter_id=2), 1_050)
+
+
+def test_a_grant_to_one_whose_time_or_session_is_over() -> None:
+    with pytest.raises(Violation, match="was over"):
+        waiting(1).event(granted("a", 1, waiter_id=1), 1_100)
+    order = waiting(1)
+    order.event(event("session_expired", number=1), 1_010)
+    with pytest.raises(Violation, match="was over"):
+        order.event(granted("a", 1, waiter_id=1), 1_050)
+
+
+def test_a_free_lock_that_somebody_waits_for() -> None:
+    order, holds = waiting(1), ExclusiveHolds()
+    checker = FreeLockGranted(holds, order)
+    holds.event(granted("a", 1))
+    checker.check(1_050)
+    holds.event(released("a", 1))
+    checker.check(1_100)
+    with pytest.raises(Violation, match="k is free"):
+        checker.check(1_099)
+
+
+def test_a_session_that_goes_back_in_time() -> None:
+    checker = OwnRevisions()
+    for client, revision in (("a", 3), ("a", 3), ("b", 1), ("a", 9)):
+        checker.told(client, "read", revision)
+    with pytest.raises(Violation, match="after 9 it was told 8"):
+        checker.told("a", "read", 8)
+
+
+def test_a_clean_up_done_twice_or_by_the_wrong_one() -> None:
+    checker = OneEffect()
+    checker.handed_out(1, 5)
+    checker.acknowledged(1, 5, "ok")
+    checker.acknowledged(1, 5, "unknown_reclaim")
+    with pytest.raises(Violation, match="acknowledged twice"):
+        checker.acknowledged(1, 5, "ok")
+    checker.handed_out(2, 5)
+    checker.handed_out(2, 6)
+    with pytest.raises(Violation, match="under 5, and another had it under 6"):
+        checker.acknowledged(2, 5, "ok")
+
+
+def test_a_refusal_that_leaves_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [encode_command(c.ReleaseLock("k", "a", 1))] * LOOK_EVERY
+    machine = WatchedRefusals()
+    machine.apply(1, 0, refused)
+    assert machine.refusals == 1
+    hold = locks._hold
+
+    def counted(state: State, namespace: Any, command: Any) -> Any:
+        state.next_token()
+        return hold(state, namespace, command)
+
+    monkeypatch.setattr(locks, "_hold", counted)
+    with pytest.raises(Violation, match="not_holder at 1 changed the state"):
+        WatchedRefusals().apply(1, 0, refused)
+
+
+def test_a_process_over_its_caps(tmp_path: Path) -> None:
+    process = tmp_path / "7"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd" / "0").touch()
+    (process / "statm").write_text("900 100 5")
+    Bounded().look("n1", 7, tmp_path)
+    Bounded().look("n1", 8, tmp_path)
+    with pytest.raises(Violation, match="resident bytes"):
+        Bounded(rss_bytes=99 * PAGE_BYTES).look("n1", 7, tmp_path)
+    with pytest.raises(Violation, match="descriptors"):
+        Bounded(descriptors=0).look("n1", 7, tmp_path)

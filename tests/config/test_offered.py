@@ -1,0 +1,116 @@
+"""What configs/ offers to Prometheus, Grafana, systemd and Kubernetes fits the product; links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coordinator.authority import Authority
+from coordinator.config import load_config
+from coordinator.http.telemetry import _Numbers
+from coordinator.machine.commands import CreateSession
+from tests.cli.processes import REPOSITORY
+from tests.service.lone import LoneHost, service_of
+
+ALERTS = REPOSITORY / "configs" / "prometheus" / "alerts.yml"
+DASHBOARD = REPOSITORY / "configs" / "grafana" / "holdfast.json"
+RUNBOOKS = REPOSITORY / "docs" / "RUNBOOKS.md"
+
+LABELS_OF_PROMETHEUS = {"job", "instance", "le"}
+_METRIC = re.compile(r"\b(holdfast_\w+)(?:\{([^}]*)\})?")
+
+
+def exported() -> dict[str, set[str]]:
+    """Every name that can be asked for, with its labels."""
+    host = LoneHost()
+    host.run(CreateSession("c", 1_000))
+    known: dict[str, set[str]] = {}
+    for family in _Numbers(service_of(host)).collect():
+        labels = set(getattr(family, "_labelnames", ()))
+        ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        known |= {family.name + end: labels for end in ends}
+    return known
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def queries() -> Iterator[str]:
+    yield from (rule["expr"] for rule in rules())
+    dashboard = json.loads(DASHBOARD.read_text())
+    yield from (target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ()))
+    yield from (each["expr"] for each in dashboard["annotations"]["list"])
+    yield from (each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query")
+
+
+def test_every_metric_that_is_asked_for_is_exported() -> None:
+    known, asked = exported(), list(queries())
+    assert len(asked) > 40
+    for query in asked:
+        found = _METRIC.findall(query)
+        assert found or "up{" in query, query
+        labels = set(re.findall(r"\bby \(([^)]*)\)", query))
+        by = {label.strip() for group in labels for label in group.split(",")}
+        for name, selector in found:
+            assert name in known, f"{query} asks for {name}, which no node exports"
+            used = set(re.findall(r"(\w+)\s*[=!]~?", selector)) | by
+            assert used <= known[name] | LABELS_OF_PROMETHEUS, f"{query}: {name} has only {sorted(known[name])}"
+
+
+def test_panels_lie_side_by_side() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert all(x < 24 for x, _ in cells), panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_alert_says_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"].endswith(".")
+    page, _, anchor = rule["annotations"]["runbook_url"].rpartition("/")[2].partition("#")
+    assert page == "RUNBOOKS.html"
+    text = RUNBOOKS.read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+    assert rule["alert"] in text
+
+
+def test_the_unit_runs_commands_that_there_are() -> None:
+    from coordinator.cli.program import parser
+
+    unit = (REPOSITORY / "configs" / "systemd" / "holdfast.service").read_text()
+    started = re.findall(r"^ExecStart(?:Pre)?=\S+/holdfast (.*)$", unit, re.MULTILINE)
+    assert len(started) == 2
+    for words in started:
+        assert parser().parse_args(words.split()).command
+
+
+def test_the_pods_of_kubernetes_get_a_configuration_that_a_node_starts_with(tmp_path: Path) -> None:
+    """The environment of its container, with keys as the comment makes them."""
+    documents = list(yaml.safe_load_all((REPOSITORY / "configs" / "kubernetes" / "holdfast.yaml").read_text()))
+    pod = next(each for each in documents if each["kind"] == "StatefulSet")["spec"]["template"]["spec"]
+    keys = tmp_path / "keys"
+    authority = Authority.make(keys, "production", 365)
+    authority.node("holdfast-1", ["holdfast-1.holdfast-nodes"], 90, keys, renew=False)
+    (keys / "secret").touch(mode=0o600)
+    (keys / "secret").write_text("5" * 64)
+    environment = {"HOLDFAST_NODE_ID": "holdfast-1"}
+    for entry in pod["containers"][0]["env"]:
+        if "value" in entry:
+            value = entry["value"].replace("$(HOLDFAST_NODE_ID)", "holdfast-1")
+            environment[entry["name"]] = value.replace("/etc/holdfast-keys", str(keys))
+    config = load_config(REPOSITORY / "configs" / "docker.toml", environment)
+    assert (config.node_id, config.peer_advertise) == ("holdfast-1", "holdfast-1.holdfast-nodes:7200")
+    assert [member.id for member in config.members] == ["holdfast-0", "holdfast-1", "holdfast-2"]
+    assert config.tls is not None and config.tokens_required and not config.insecure

@@ -1,0 +1,86 @@
+"""One decoder, so many bytes of damaged input: what became of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.decoders import DECODERS, Decoder
+from tests.fuzz.mutation import inputs
+
+
+class Broken(AssertionError):
+    """An input that ended in anything but a plain refusal. It is in the text, to be fed again."""
+
+
+@dataclass
+class Outcome:
+    decoder: str
+    seed: int
+    bytes: int = 0
+    inputs: int = 0
+    taken: int = 0
+    """Damaged, and good all the same."""
+    refused: int = 0
+    slowest_ms: float = 0.0
+    resident_before_kib: int = 0
+    resident_peak_kib: int = 0
+
+
+def fuzz(decoder: Decoder, size: int, seed: int = 1, progress: Callable[[Outcome], None] | None = None) -> Outcome:
+    seeds, read = decoder.seeds(), decoder.reader()
+    for raw in seeds:
+        _feed(decoder, read, raw, Outcome(decoder.name, seed))
+    outcome = Outcome(decoder.name, seed, resident_before_kib=_resident_kib("VmRSS"))
+    for raw in inputs(seeds, seed):
+        _feed(decoder, read, raw, outcome)
+        outcome.inputs += 1
+        outcome.bytes += len(raw)
+        if outcome.bytes >= size:
+            break
+        if progress is not None and outcome.inputs % 10_000 == 0:
+            progress(outcome)
+    outcome.resident_peak_kib = max(_resident_kib("VmRSS"), outcome.resident_peak_kib)
+    return outcome
+
+
+def row_of(name: str, size: int, seed: int) -> dict[str, Any]:
+    """One row of the table; progress goes to standard error."""
+    decoder = next(each for each in DECODERS if each.name == name)
+    began = time.process_time()
+    try:
+        outcome = asdict(fuzz(decoder, size, seed, _tell))
+    except Broken as error:
+        return {"decoder": name, "seed": seed, "broken": str(error)}
+    return {**outcome, "cpu_s": round(time.process_time() - began, 1)}
+
+
+def _tell(outcome: Outcome) -> None:
+    print(f"{outcome.decoder}: {outcome.bytes >> 20} MiB, {outcome.inputs} inputs", file=sys.stderr, flush=True)
+
+
+def _feed(decoder: Decoder, read: Callable[[bytes], None], raw: bytes, outcome: Outcome) -> None:
+    began = time.process_time()
+    try:
+        read(raw)
+        outcome.taken += 1
+    except decoder.refusals:
+        outcome.refused += 1
+    except BaseException as error:
+        told = f"{decoder.name} ended with {type(error).__name__}: {error} on {raw[:4_000]!r}"
+        raise Broken(told) from error
+    spent_ms = (time.process_time() - began) * 1000
+    if spent_ms > outcome.slowest_ms:
+        outcome.slowest_ms = spent_ms
+        outcome.resident_peak_kib = max(_resident_kib("VmRSS"), outcome.resident_peak_kib)
+
+
+def _resident_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    raise AssertionError(f"no {field} in /proc/self/status")

@@ -1,0 +1,188 @@
+"""One namespace asks for many times what a node can do: the other one is served, and afterwards so is everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench.overload import acquire
+from bench.wire import Wire, connect
+from coordinator.clientlimits import (
+    AWAY_S,
+    BUSY_LAG_S,
+    MODEST_REQUESTS,
+    PRESSURE_MOST,
+    PRESSURE_URGENT,
+    REFUSALS_PER_S,
+    SHARE_S,
+)
+from coordinator.http.shedding import Admission, Shed
+from tests.security.doorway import Door, behind_the_door
+from tests.security.lone_node import LoneNode, lone_node
+from tests.waiting import until
+
+GREEDY = 150
+REFUSALS, HEALTHY = 100, 60
+QUICK_S = 5.0
+"""What a request may take by default: an overloaded node refuses before that (I18)."""
+
+
+def test_the_one_that_asks_too_much_is_refused_and_the_other_served(tmp_path: Path) -> None:
+    with lone_node(tmp_path) as node:
+        for name in ("greedy", "healthy"):
+            assert node.ask("PUT", f"/api/v1/namespaces/{name}", {})[0] == 200
+        asyncio.run(_besiege(node))
+        assert "Traceback" not in node.log
+
+
+async def _besiege(node: LoneNode) -> None:
+    address = ("127.0.0.1", node.http_port)
+    answers: Counter[bytes] = Counter()
+    refusals: list[tuple[float, bytes]] = []
+
+    async def greedy(wire: Wire, number: int) -> None:
+        waited = False
+        while True:
+            began = time.monotonic()
+            answer = await wire.ask(acquire("greedy", f"k{number}"))
+            answers[answer[9:12]] += 1
+            if answer[9:12] == b"429" and not waited:
+                refusals.append((time.monotonic() - began, answer))
+            waited = answer[9:12] == b"429"  # the next one is not read at once
+
+    wires = [await connect(address) for _ in range(GREEDY)]
+    crowd = [asyncio.create_task(greedy(wire, number)) for number, wire in enumerate(wires)]
+    wire, served = await connect(address), 0
+
+    async def enough() -> bool:
+        nonlocal served
+        answer = await wire.ask(acquire("healthy", "k"))
+        assert answer[9:12] == b"200", answer
+        served += 1
+        return len(refusals) >= REFUSALS and served >= HEALTHY
+
+    await until(enough, f"{REFUSALS} refusals", 60)
+    for task in crowd:
+        task.cancel()
+    ended = await asyncio.gather(*crowd, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended[:3]
+    assert set(answers) == {b"200", b"429"}
+    for seconds, answer in refusals:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert json.loads(body)["error"]["code"] == "overloaded"
+        assert b"Retry-After: " in head
+        assert seconds < QUICK_S
+    calm = await connect(address)
+
+    async def recovered() -> bool:
+        return all([(await calm.ask(acquire("greedy", "k")))[9:12] == b"200" for _ in range(5)])
+
+    await until(recovered, "a greedy namespace that is served again", 30)
+    for each in (*wires, wire, calm):
+        each.close()
+    await asyncio.sleep(0)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Crowd:
+    """An admission under a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.clock, self.waiting = _Clock(), 0
+        self.admission = Admission(self.clock, lambda: self.waiting)
+
+    def ask(self, namespace: str, times: int, per_s: int | None = 1_000_000, *, urgent: bool = False) -> list[Shed]:
+        refused = []
+        for _ in range(times):
+            try:
+                self.admission.admit(namespace, per_s, urgent=urgent)
+            except Shed as shed:
+                refused.append(shed)
+        return refused
+
+    def be_busy(self, pressure: float = PRESSURE_MOST) -> None:
+        while self.admission.pressure < pressure:
+            self.admission.tick(10 * BUSY_LAG_S)
+
+
+def test_only_a_busy_node_refuses_and_only_who_asks_most() -> None:
+    crowd = _Crowd()
+    assert crowd.ask("greedy", 5 * MODEST_REQUESTS) == []
+    assert crowd.ask("healthy", MODEST_REQUESTS) == []
+    crowd.be_busy()
+    assert crowd.ask("healthy", 100) == []
+    assert 95 <= len(crowd.ask("greedy", 100)) < 100
+    for _ in range(1_000):
+        crowd.admission.tick(0.0)
+    assert crowd.ask("greedy", 100) == []
+
+
+def test_a_namespace_that_is_alone_is_not_refused() -> None:
+    crowd = _Crowd()
+    crowd.be_busy()
+    assert crowd.ask("only", 5 * MODEST_REQUESTS) == []
+
+
+def test_commands_that_wait_make_a_node_busy_as_well() -> None:
+    crowd = _Crowd()
+    crowd.waiting = 1_000_000
+    crowd.admission.tick(0.0)
+    assert crowd.admission.pressure > 0
+
+
+def test_renewals_go_on_for_longer() -> None:
+    crowd = _Crowd()
+    crowd.ask("greedy", 5 * MODEST_REQUESTS)
+    crowd.ask("healthy", 1)
+    crowd.be_busy(PRESSURE_URGENT / 2)
+    assert crowd.ask("greedy", 100, urgent=True) == []
+    assert crowd.ask("greedy", 100)
+    crowd.be_busy()
+    assert crowd.ask("greedy", 100, urgent=True)
+
+
+def test_names_that_are_nobodys_count_as_one() -> None:
+    crowd = _Crowd()
+    crowd.ask("healthy", MODEST_REQUESTS)
+    for number in range(5 * MODEST_REQUESTS):
+        crowd.ask(f"invented-{number}", 1, None)
+    crowd.be_busy()
+    assert crowd.ask("healthy", 100) == []
+    assert len(crowd.ask("another", 100, None)) > 90
+
+
+def test_the_more_are_refused_the_longer_they_stay_away() -> None:
+    crowd = _Crowd()
+    few = crowd.ask("paced", 20, 10)
+    assert {int(shed.headers()["Retry-After"]) for shed in few} == {1}
+    many = crowd.ask("paced", 5 * REFUSALS_PER_S, 10)
+    assert 4 <= many[-1].retry_s <= AWAY_S
+    crowd.clock.now += 2 * SHARE_S
+    assert len(crowd.ask("paced", 10, 10)) == 0
+    assert crowd.ask("paced", 1, 10)[0].retry_s < 1
+
+
+def test_who_may_not_be_in_a_namespace_does_not_use_up_its_rate() -> None:
+    async def scenario(door: Door) -> None:
+        for name in ("a", "b"):
+            asked = {"requests_per_s": 3}
+            assert (await door.ask(door.root, "PUT", f"/api/v1/namespaces/{name}", asked))[0] == 200
+        own, other = door.token(("a", "write")), door.token(("b", "write"))
+        lock = {"lock_key": "k", "client_id": "bob", "lease_time_ms": 1_000}
+        for _ in range(10):
+            assert await door.code(other, "POST", "/api/v1/locks/acquire", lock, namespace="a") == (403, "forbidden")
+        assert (await door.ask(own, "POST", "/api/v1/locks/acquire", lock, namespace="a"))[0] == 200
+        codes = [(await door.code(own, "POST", "/api/v1/locks/acquire", lock, namespace="a"))[0] for _ in range(5)]
+        assert 429 in codes
+
+    behind_the_door(scenario)

@@ -1,0 +1,59 @@
+"""The workloads of the machine as tests: some seeds of each, every checker, and proof that much happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.batch import counts_of
+
+SEEDS = {"locks": 10, "graph": 22, "tasks": 12, "copies": 10}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_locks_leases_and_sessions() -> None:
+    """I1 to I5, I10 to I13, I17."""
+    seeds, counts = SEEDS["locks"], counts_of("locks", range(SEEDS["locks"]))
+    assert counts["leaders"] > 1.5 * seeds, "leaders fall"
+    assert counts["operations checked"] > 50 * seeds
+    assert counts["grants"] > 10 * seeds and counts["hand-overs"] > 5 * seeds and counts["expiries"] > 5 * seeds
+    assert counts["fenced off"] > seeds / 2 and counts["paused"] > seeds
+    assert counts["asked again"] > seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_reference_graph() -> None:
+    """I6, I7, I8: references change while leaders collect, come and go."""
+    seeds, counts = SEEDS["graph"], counts_of("graph", range(SEEDS["graph"]))
+    assert counts["leaders"] > 1.5 * seeds, "leaders fall"
+    assert counts["entries"] > 200 * seeds and counts["gone"] > 10 * seeds, "much goes"
+    assert counts["condemned"] > 3 * seeds and counts["settled"] > 10 * seeds, "cycles, dead ones and others"
+    assert counts["sets refused"] > 3, "references change between the search and the proposal"
+    assert counts["edges in the end"] > seeds, "something stays"
+    assert counts["snapshots installed"] > 0 and counts["ack ok"] > 10 * seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_dispatch() -> None:
+    """At least once, one owner at a time, late owners refused."""
+    seeds, counts = SEEDS["tasks"], counts_of("tasks", range(SEEDS["tasks"]))
+    assert counts["leaders"] > seeds, "leaders fall"
+    assert counts["tasks"] > 20 * seeds and counts["complete ok"] > 15 * seeds
+    assert counts["bounced"] > 3 * seeds, "owners pause and vanish"
+    assert counts["complete not_holder"] > seeds, "late owners are refused"
+    assert counts["complete already_done"] > 0, "answers are lost"
+    assert counts["shards looked at"] > 300 * seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_copies_and_tombstones() -> None:
+    """I14: holders offline through delete and tombstone, removed, fenced, back (fault 21)."""
+    seeds, counts = SEEDS["copies"], counts_of("copies", range(SEEDS["copies"]))
+    assert counts["leaders"] > 1.5 * seeds, "leaders fall"
+    assert counts["buried"] > 5 * seeds and counts["purged"] == counts["buried"], "all of them went in the end"
+    assert counts["offline"] > 3 * seeds and counts["dropped"] > 5 * seeds
+    assert counts["fenced"] > seeds and counts["kept"] > 0 and counts["refused to keep"] > 0
+    assert counts["refused tombstoned"] > 10 * seeds, "much tries to come back"

@@ -1,0 +1,21 @@
+"""All workloads by name, and one run of one of them by its seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.copyrun import CopyRun
+from tests.sim.frame import Result, Run, planned, run_plan
+from tests.sim.graphrun import GraphRun
+from tests.sim.lockrun import LockRun
+from tests.sim.registerrun import RegisterRun
+from tests.sim.taskrun import TaskRun
+
+WORKLOADS: dict[str, type[Run]] = {kind.NAME: kind for kind in (RegisterRun, LockRun, GraphRun, TaskRun, CopyRun)}
+
+
+def run_seed(
+    workload: str, seed: int, nodes: int | None = None, seconds: float | None = None, **options: Any
+) -> Result:
+    kind = WORKLOADS[workload]
+    return run_plan(kind, planned(kind, seed, nodes, seconds), **options)
