@@ -27,8 +27,10 @@ $(STAMP): pyproject.toml requirements.lock
 	@echo "setup: $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "setup: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setup: installing Holdfast and its tools, checked against the hashes of requirements.lock"
-	@# The constraint is for the backend that builds sources among them, which pip installs in a place of its own.
-	@PIP_CONSTRAINT=$(CURDIR)/requirements.lock $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@# The backend first: a source among the others is then built by the locked one, not by what an isolated build would fetch.
+	@sed -n '/^setuptools==/,/[^\\]$$/p' requirements.lock >$(VENV)/backend.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/backend.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation --use-pep517 --requirement requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo "setup: done"
