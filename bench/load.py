@@ -74,6 +74,8 @@ class Api:
 
     async def send(self, made: bytes, path: str, *, node: int = 0) -> bytes:
         idle = self._idle[node]
+        while idle and idle[-1].closed:
+            idle.pop()
         wire = idle.pop() if idle else await connect(self.addresses[node])
         answer = await wire.ask(made)
         idle.append(wire)

@@ -69,6 +69,11 @@ class Wire(asyncio.Protocol):
         self._transport.write(request)
         return await self._answer
 
+    @property
+    def closed(self) -> bool:
+        """By whichever end: servers close connections that were idle for long."""
+        return self._transport is None or self._transport.is_closing()
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
