@@ -10,6 +10,7 @@ NODES ?= 3
 SEED ?= 1
 WORKLOAD ?= all
 MINUTES ?=
+OPERATIONS ?=
 TEST_JOBS ?= 4
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -56,8 +57,8 @@ sim: $(STAMP) ## one simulated run of each workload: make sim SEED=42, with WORK
 sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow
 	@$(BIN)/python -m tests.sim --long --workload $(WORKLOAD) $(if $(MINUTES),--minutes $(MINUTES))
 
-robustness: $(STAMP) ## real processes behind link proxies under faults, histories checked: MINUTES=10
-	@$(BIN)/python -m tests.robustness $(if $(MINUTES),--minutes $(MINUTES))
+robustness: $(STAMP) ## real processes behind link proxies under faults, histories checked: MINUTES=10 OPERATIONS=1000000
+	@$(BIN)/python -m tests.robustness $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OPERATIONS),--operations $(OPERATIONS))
 
 proof: $(STAMP) ## all of it for MINUTES=20, written to docs/PROOF.md
 	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES))

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import machine, packages, scaling
-from bench.load import results_directory
+from bench.load import RESULTS, results_directory
 from bench.part import end_on_sigterm, progress
-from bench.table import summary
+from bench.table import SUMMARY, summary
 
 HERE = Path(__file__).parent
 STOP_S = 60
@@ -102,18 +102,29 @@ def _ended(command: list[str]) -> int:
         raise
 
 
+def write_tables(into: Path) -> None:
+    table = into / SUMMARY
+    table.write_text(summary(into))
+    progress(f"all tables: {table}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(known()), metavar="NAME", help="these parts; see --list")
     parser.add_argument("--all", action="store_true", help="also the parts that run only by name")
     parser.add_argument("--quick", action="store_true", help="see that all of it works; its figures mean nothing")
     parser.add_argument("--rounds", type=int, metavar="N", help="of each piece of work; default: each part's own")
+    parser.add_argument("--tables", action="store_true", help="measure nothing: the tables anew, from the results")
     parser.add_argument("--list", action="store_true", help="the parts and how long they take")
     parser.add_argument("--json", action="store_true", help="with --list: for programs")
     options = parser.parse_args()
     end_on_sigterm()
     if options.list:
         print(json.dumps({"parts": [asdict(part) for part in known().values()]}) if options.json else listed())
+        return 0
+    if options.tables:
+        write_tables(RESULTS)
+        scaling.main()
         return 0
     chosen = [
         part for part in known().values() if (part.name in options.only if options.only else part.always or options.all)
@@ -125,9 +136,7 @@ def main() -> int:
         progress("the machine is BUSY: ratios within a round still mean something, absolute figures do not")
     packages.install(progress)
     failed = run(chosen, options, into)
-    table = into / "SUMMARY.md"
-    table.write_text(summary(into))
-    progress(f"all tables: {table}")
+    write_tables(into)
     if not options.quick:
         scaling.main()
     if failed:

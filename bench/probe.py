@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import os
+import sys
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -91,7 +93,11 @@ async def _run(pipe: Connection, health: Address, locks: Address) -> None:
 
     def hand_over() -> None:
         nonlocal samples
-        pipe.recv()
+        os.set_blocking(pipe.fileno(), True)  # as uvloop watches it, it is not
+        try:
+            pipe.recv()
+        except EOFError:  # whoever asked is gone
+            sys.exit()
         done, samples = samples, Samples()
         pipe.send(done)
 

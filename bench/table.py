@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.load import bound_of
 
+SUMMARY = "SUMMARY.md"
 COLUMNS = ("work", "system", "a second (least – most)", "p50 ms", "p99 ms (least – most)", "CPU µs each", "cores",
            "MiB", "bytes sent each", "FIFO share", "generator late p99 ms")  # fmt: skip
 
@@ -96,12 +97,23 @@ def _drawn(columns: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
 
 
 def summary(results: Path) -> str:
-    """All parts there are results of, in one document; the goals first."""
-    documents = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    documents = [document for document in documents if "part" in document]
-    goals = [goal for document in documents for goal in document["goals"]]
+    """All parts there are results of, in one document; the goals first, then the tables, then who has others."""
+    documents = {path: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    goals = [goal for document in documents.values() for goal in document.get("goals", ())]
     met = sum(goal["met"] for goal in goals)
     parts = ["# Benchmarks", "", f"{met} of {len(goals)} goals met. What each part does: docs/BENCHMARKS.md.", ""]
     if goals:
         parts += [_goals(goals), ""]
-    return "\n".join([*parts, *(table_of(document) for document in documents)])
+    parts += [table_of(document) for document in documents.values() if "part" in document]
+    others = [_other(path, document) for path, document in documents.items() if "part" not in document]
+    if others:
+        parts += ["## Results of another shape", "", *others, ""]
+    return "\n".join(parts)
+
+
+def _other(path: Path, document: dict[str, Any]) -> str:
+    charts = ", ".join(f"[{chart.stem}]({chart.name})" for chart in sorted(path.parent.glob(f"{path.stem}_*.svg")))
+    seen = document["machine"]
+    told = f"- [{path.stem}]({path.name}): {seen['cores']} cores, "
+    told += f"load {seen['load_before'][0]} before, {seen['utc']} UTC"
+    return f"{told}; charts {charts}" if charts else told

@@ -153,6 +153,10 @@ class Changes:
             self._transfer = (candidates[-1][1], self._engine.term, deadline, done)
             self.step()
 
+    @property
+    def handing_over(self) -> bool:
+        return self._transfer is not None
+
     def step(self) -> None:
         """Once the target holds everything: give up the lease, tell it to campaign, wait for the outcome."""
         if self._transfer is None:

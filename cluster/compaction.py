@@ -12,7 +12,7 @@ from cluster.clusterclock import ClusterClock
 from cluster.guards import Guards
 from cluster.membership import Membership
 from cluster.options import Limits
-from cluster.ports import Committed, Denied, Entry, Outcome, StateMachine, Unknown
+from cluster.ports import Committed, Denied, Entry, NodeTooOld, Outcome, StateMachine, Unknown
 from cluster.snapshots import SnapshotCorrupt, SnapshotMeta, SnapshotReader, SnapshotStore
 
 
@@ -125,6 +125,9 @@ class Compaction:
         except (SnapshotCorrupt, OSError) as error:
             if self._guards.snapshot_load_stops:
                 self._fatal(f"the snapshot cannot be loaded: {error}")
+            raise
+        except NodeTooOld as error:
+            self._fatal(f"the snapshot cannot be loaded: {error}")
             raise
         except Exception as error:
             self._fatal(f"restoring the snapshot failed: {error!r}; this is a bug")

@@ -42,6 +42,13 @@ class RealFile:
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
 
+    def reserve(self, size: int) -> None:
+        held = self.size()
+        if size > held and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._fd, held, size - held)
+        elif size > held:
+            os.ftruncate(self._fd, size)
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 

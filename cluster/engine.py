@@ -20,10 +20,12 @@ from pysyncobj.transport import Transport
 from cluster.guards import Guards
 from cluster.journal import Journal
 from cluster.options import Limits, Timing
-from cluster.ports import Clock, Entry, Message, Random, SnapshotPort
+from cluster.ports import Clock, Entry, Message, NodeTooOld, Random, SnapshotPort
 
 _REGULAR, _NO_OP = 0, 1
+_FOLLOWER, _LEADER = 0, 2
 _NEVER = 1e12
+_SNAPSHOTS = {"busy": SERIALIZER_STATE.SERIALIZING, "done": SERIALIZER_STATE.SUCCESS, "failed": SERIALIZER_STATE.FAILED}
 
 
 class Owner(Protocol):
@@ -45,7 +47,7 @@ class _Peer(Node):
         return zlib.crc32(self.id.encode())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and bool(self.id == other.id)
+        return self is other or (isinstance(other, Node) and bool(self.id == other.id))
 
 
 class _Serializer:
@@ -56,14 +58,7 @@ class _Serializer:
 
     def checkSerializing(self) -> tuple[int, int | None]:
         state, snapshot_id = self._snapshots.finished()
-        if state == "idle":
-            return SERIALIZER_STATE.NOT_SERIALIZING, None
-        codes = {
-            "busy": SERIALIZER_STATE.SERIALIZING,
-            "done": SERIALIZER_STATE.SUCCESS,
-            "failed": SERIALIZER_STATE.FAILED,
-        }
-        return codes[state], snapshot_id
+        return (SERIALIZER_STATE.NOT_SERIALIZING, None) if state == "idle" else (_SNAPSHOTS[state], snapshot_id)
 
     def serialize(self, data: tuple[Any, Entry, Entry, Any], snapshot_id: int) -> None:
         self._snapshots.begin(data[1], data[2], snapshot_id)
@@ -94,10 +89,8 @@ class _Shim(Transport):
 
 
 class _NoPoller:
-    """The library polls sockets in its tick; ours are not its."""
-
     def poll(self, timeout: float) -> None:
-        return None
+        """The library polls sockets in its tick; ours are not its."""
 
 
 class _Core(library.SyncObj):
@@ -115,6 +108,15 @@ class _Core(library.SyncObj):
     def _SyncObj__applyLogEntries(self) -> bool:
         """Not in the tick, where others would wait for it: the owner says when (`Engine.apply`)."""
         return False
+
+    def _checkCommandsToApply(self) -> None:
+        """Nothing is in the library's queue, ever (`Engine.append`), and finding that out takes long."""
+
+    def _SyncObj__getCurrentLogIndex(self) -> int:
+        return self._engine.journal.last_index
+
+    def _SyncObj__getCurrentLogTerm(self) -> int:
+        return self._engine.journal.last_term
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         return self._engine.random_timeout()
@@ -140,10 +142,10 @@ class _Core(library.SyncObj):
         return journal[start : start + 2] if count == 2 else journal.outlines(start, count or 2)
 
 
-_active: list[Engine] = []
+_active: list[Any] = [None]
 
 
-def _monotonic() -> float:
+def _monotonic() -> Any:
     """The library's clock: that of the engine whose code is running."""
     return _active[0].clock.now()
 
@@ -227,7 +229,7 @@ class Engine:
 
     @property
     def is_leader(self) -> bool:
-        return bool(self._core._isLeader())
+        return bool(self._core._SyncObj__raftState == _LEADER)
 
     @property
     def commit_index(self) -> int:
@@ -346,7 +348,7 @@ class Engine:
         self._enter()
         if term > self.term:
             self._core._SyncObj__setCurrentTerm(term, None)
-        self._core._SyncObj__setState(0)
+        self._core._SyncObj__setState(_FOLLOWER)
         self._core._SyncObj__raftLeader = None
         self.election_deadline = self.clock.now() + self.random_timeout()
 
@@ -375,7 +377,7 @@ class Engine:
 
     def _enter(self) -> None:
         """Every call into the library passes here: its clock is a module global, shared by all engines."""
-        _active[:] = [self]
+        _active[0] = self
 
     def _send(self, node: Node, message: Message) -> bool:
         return self._owner.send(str(node.id), message)
@@ -389,6 +391,8 @@ class Engine:
         term = self.journal.term_at(index) or 0
         try:
             self._owner.apply(index, term, None if kind == _NO_OP else command[1:])
+        except NodeTooOld as error:
+            self._owner.fatal(f"entry {index} cannot be applied: {error}")
         except Exception as error:
             if not self._guards.apply_stops:
                 raise

@@ -86,6 +86,8 @@ class Entries:
     def __getitem__(self, item: slice) -> list[Entry]: ...
 
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        if isinstance(item, int) and (held := self._commands[item]) is not None:
+            return held, self.first + (item if item >= 0 else len(self._commands) + item), self._terms[item]
         positions = range(len(self))[item]
         if isinstance(positions, range):
             return [entry for run in self._runs(positions) for entry in self._read(run)]
@@ -103,10 +105,11 @@ class Entries:
 
     def within(self, start: int, count: int | None, budget: int) -> list[Entry]:
         """From `start` on at most `count`, and no more bytes than `budget` unless the first alone has more."""
-        stop = min(len(self), start + (len(self) if count is None else count))
+        sizes = self._sizes
+        stop = min(len(sizes), start + (len(sizes) if count is None else count))
         end = start
         while end < stop:
-            budget -= self._sizes[end] + ENTRY_BYTES
+            budget -= sizes[end] + ENTRY_BYTES
             if budget < 0 and end > start:
                 break
             end += 1

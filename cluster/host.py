@@ -146,6 +146,15 @@ class Host:
     async def transfer(self, target: str | None, timeout: float) -> Outcome:
         return await self._wait(lambda done: self.node.transfer(target, timeout, done))
 
+    async def raise_level(self, command: bytes, timeout: float) -> Outcome:
+        """The command that does it, in an entry that a release from before levels stops at. On the leader."""
+
+        def start(done: Callable[[Outcome], None]) -> None:
+            self.node.proposer.append_level(command, timeout, done)
+            self.node.kick()
+
+        return await self._wait(start)
+
     async def snapshot(self, timeout: float) -> Outcome:
         return await self._wait(lambda done: self.node.snapshot(timeout, done))
 

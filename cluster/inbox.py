@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cluster.levels import heard, unfit
 from cluster.ports import Message
 from cluster.status import PeerReport
 
@@ -39,6 +40,15 @@ class Inbox:
     def add(self, peer: str, message: Message) -> None:
         self._messages.append((peer, message))
 
+    def is_awaited(self, message: Message) -> bool:
+        """Not an acknowledgement of what is committed anyway: half of all that a leader hears. The next step, which is
+        a part of a heartbeat away at most, is early enough for what else it says."""
+        node = self._node
+        if message["type"] != "next_node_idx" or message["reset"] or not node.engine.is_leader:
+            return True
+        news = message["next_node_idx"] > node.engine.commit_index + 1
+        return news or node.reads.pending or bool(node.engine.paced) or node.changes.handing_over
+
     def unlinked(self, peer: str) -> None:
         """What it said on a link that is gone is not heard any more; on the next one it shows itself again."""
         self._admitted.discard(peer)
@@ -62,17 +72,39 @@ class Inbox:
         node = self._node
         known = node.identity.admits(peer, message["store_id"], node.engine.applied_index)
         if known or not node.guards.store_identity:
+            node.board.on_report(peer, PeerReport.of(message, node.clock.now()))
+            if not self._levels_fit(peer, message):
+                return
             if peer not in self._admitted:
                 self._admitted.add(peer)
+                self._refused.discard(peer)
                 node.engine.linked(peer)
                 node.engine.hurry()
             if message["blank"]:
                 node.elections.heard_blank(peer)
-            node.board.on_report(peer, PeerReport.of(message))
             node.board.on_config(message["config_index"], message["config"])
         elif peer not in self._refused:
             self._refused.add(peer)
             node.on_event("peer_lost_its_directory", {"peer": peer, "do": f"holdfast member replace {peer}"})
+
+    def _levels_fit(self, peer: str, message: Message) -> bool:
+        """Whether this node and the peer apply entries alike: else one of the two has no part in this cluster."""
+        node = self._node
+        reason = unfit(node.levels, node.engine.applied_index, peer, message)
+        if reason is not None:
+            node.fatal(reason)
+            return False
+        known, level = heard(message)[0], node.levels.level
+        if known >= level:
+            return True
+        if peer in self._admitted:
+            self._admitted.discard(peer)
+            node.engine.unlinked(peer)
+        if peer not in self._refused:
+            self._refused.add(peer)
+            told = {"peer": peer, "knows": known, "in_force": level}
+            node.on_event("peer_too_old", {"level": "warning", **told, "do": "start it with a newer release"})
+        return False
 
     def _on_echo(self, peer: str, message: Message) -> None:
         node = self._node

@@ -16,7 +16,6 @@ File format: `records`, `segments`. Reading back: `replay` at start, `entries` w
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, overload
 
 from cluster.entries import Entries
@@ -34,6 +33,7 @@ from cluster.segments import (
     JournalVersion,
     Pending,
     SegmentWriter,
+    StopsOnError,
     encode_vote,
 )
 
@@ -67,6 +67,7 @@ class Journal:
         segment_bytes: int = 64 * MIB,
         retain_bytes: int = 16 * MIB,
         memory_bytes: int = 8 * MIB,
+        reserve_bytes: int = 0,
         snapshot: tuple[Entry, Entry] | None = None,
         guards: JournalGuards | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Journal:
         self._failure: JournalError | None = None
         self.on_add: Callable[[int, bytes], None] | None = None
         self.on_truncate: Callable[[int], None] | None = None
-        self._writer = SegmentWriter(disk, directory, identity, fsync=self._guards.fsync)
+        self._writer = SegmentWriter(disk, directory, identity, fsync=self._guards.fsync, reserve_bytes=reserve_bytes)
         self._log = Entries(self._writer, memory_bytes)
         with self._stops_on_error("open"):
             self._open(disk, identity, snapshot)
@@ -377,14 +378,13 @@ class Journal:
         if self._failure is not None:
             raise self._failure
 
-    @contextmanager
-    def _stops_on_error(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except JournalCorrupt as error:
+    def _stops_on_error(self, doing: str) -> StopsOnError:
+        return StopsOnError(self._stop, doing)
+
+    def _stop(self, doing: str, error: BaseException) -> None:
+        if isinstance(error, JournalCorrupt):
             self._failure = error
-            raise
-        except OSError as error:
+        elif isinstance(error, OSError):
             self._failure = JournalFailed(
                 f"the log in {self._directory} failed to {doing}: {error}. Nothing written since is durable and this "
                 "node must stop; check the disk (space, errors in the kernel log), then start the node again"

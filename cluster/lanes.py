@@ -19,6 +19,10 @@ TURN = 16
 """What a lane may send in one turn, in units of cost."""
 MAX_COST = 1 << 16
 """What anything counts at most, whatever its sender says: its lane saves up for it turn by turn."""
+SHARED = 4
+"""An entry costs so many times less while several lanes are in use: nobody waits long for the others' part of it."""
+SHARED_FOR = 256
+"""So many turns of one lane after the last one of another, it counts as alone."""
 REST = 2
 """So many times as long as its last entry took, background work pauses."""
 
@@ -79,6 +83,9 @@ class Lanes(Generic[T]):
         self._turns: dict[bool, OrderedDict[Lane, _Line[T]]] = {False: OrderedDict(), True: OrderedDict()}
         """Whose turn is next, in the background and not: lanes in which something waits and that are not held."""
         self.commands = self._size = 0
+        self._last: Lane | None = None
+        self._alone_for = SHARED_FOR
+        """Turns of the last lane since there was one of another."""
 
     def __iter__(self) -> Iterator[T]:
         """All that wait. A copy: whoever is told of one may add another."""
@@ -86,6 +93,12 @@ class Lanes(Generic[T]):
 
     def ready(self, *, background: bool) -> bool:
         return bool(self._turns[background])
+
+    @property
+    def entry_cost(self) -> int:
+        """What the next entry may cost."""
+        whole = self._limits.entry_cost
+        return whole if self._alone_for >= SHARED_FOR else max(1, whole // SHARED)
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -130,6 +143,7 @@ class Lanes(Generic[T]):
         turns = self._turns[background]
         while turns and cost > 0:
             lane, line = next(iter(turns.items()))
+            self._note(lane)
             line.saved += TURN
             while line.waiting and cost > 0:
                 item = line.waiting[0]
@@ -148,6 +162,13 @@ class Lanes(Generic[T]):
             turns.move_to_end(lane)
             self._forget_if_empty(lane, line)
         return taken
+
+    def _note(self, lane: Lane) -> None:
+        """One more turn. What is in the background, or the cluster's own, makes no lane a shared one."""
+        if lane.background or lane == FRONT:
+            return
+        self._alone_for = self._alone_for + 1 if lane == self._last else 0
+        self._last = lane
 
     def _pop(self, line: _Line[T]) -> None:
         self._count(line.waiting[0], -1)

@@ -82,6 +82,8 @@ class Membership:
 
     def voter_sets(self, commit_index: int) -> list[frozenset[str]]:
         """The voters that must agree: those in force and, until a change commits, those before it."""
+        if self.index <= commit_index:
+            return [self.voters]
         sets = [_voters(members) for index, members in self._configs if index > commit_index]
         committed = [_voters(members) for index, members in self._configs if index <= commit_index]
         return committed[-1:] + sets

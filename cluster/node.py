@@ -25,19 +25,18 @@ from cluster.inbox import Inbox
 from cluster.journal import JournalError
 from cluster.lanes import FRONT, Lane
 from cluster.leadership import Leadership
+from cluster.levels import levels_of
 from cluster.membership import PAYLOAD_KIND as MEMBERSHIP_KIND
+from cluster.notice import CommitNotice
 from cluster.options import ClusterOptions
 from cluster.outbox import Outbox, ends_sending
 from cluster.ports import Clock, Denied, Disk, Member, Message, Random, Scheduler, StateMachine, Transport
-from cluster.proposer import PAYLOAD_KIND as BATCH_KIND
-from cluster.proposer import Done, Proposer
+from cluster.proposer import COMMAND_KINDS, Done, Proposer
 from cluster.reads import ReadDone, Reads
 from cluster.status import Status, StatusBoard
 from cluster.storage import open_storage
 
 OnEvent = Callable[[str, dict[str, Any]], None]
-_COMMIT_NOTICE_S = 0.005
-"""Followers hear of a commit with the next entry, or after this long."""
 
 
 class ClusterNode:
@@ -60,7 +59,7 @@ class ClusterNode:
         options.check()
         self.options = options
         self.pid = pid
-        self._machine = machine
+        self._machine, self.levels = machine, levels_of(machine)
         self.clock = clock
         self._scheduler = scheduler
         self._transport = transport
@@ -68,7 +67,6 @@ class ClusterNode:
         self.on_event = on_event
         self.guards = guards
         self._step_wanted = False
-        self._notice_wanted = False
         self._slow_at = 0.0
         self._seen: tuple[str | None, int] = (None, 0)
         self._config_seen: tuple[int, frozenset[str], tuple[Member, ...]] = (-1, frozenset(), ())
@@ -128,6 +126,7 @@ class ClusterNode:
         self.changes = Changes(
             self.engine, self.membership, self.leadership, self.proposer, timing=timing, send=send, **common
         )
+        self._notice = CommitNotice(self.engine, clock=self.clock, scheduler=self._scheduler, kick=self.kick)
         self.board = StatusBoard(self)
         self.inbox = Inbox(self)
 
@@ -213,7 +212,8 @@ class ClusterNode:
 
     def on_message(self, peer: str, message: Message) -> None:
         self.inbox.add(peer, message)
-        self.kick()
+        if self.inbox.is_awaited(message):
+            self.kick()
 
     def on_connected(self, peer: str) -> None:
         """The engine hears of the link once the peer has shown itself; each side says who it is at once."""
@@ -238,6 +238,8 @@ class ClusterNode:
         if filtered is None:
             return False
         sent = self.outbox.add(peer, filtered)
+        if "commit_index" in filtered:
+            self._notice.told = filtered["commit_index"]
         if self.guards.pacing and (self.outbox.is_full(peer) or ends_sending(filtered)):
             self.engine.pace(peer)
         return sent
@@ -248,12 +250,14 @@ class ClusterNode:
                 self.cluster_clock.start(self.clock.now())
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, ())
             return
-        if payload[:1] == BATCH_KIND:
+        if payload[:1] in COMMAND_KINDS:
             now_ms, commands = msgpack.unpackb(memoryview(payload)[1:], use_list=True)
             now_ms = self.cluster_clock.apply(now_ms)
             results = self._machine.apply(index, now_ms, commands)
             if self.proposer.applied(index, term, now_ms, results):
+                # Whoever sent commands of it has clients that wait until it has applied them, too.
                 self.engine.hurry()
+                self.kick()
         elif payload[:1] == MEMBERSHIP_KIND:
             members = [member.id for member in self.membership.at(index)]
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, [members])
@@ -337,17 +341,10 @@ class ClusterNode:
             self._announce_commit()
 
     def _announce_commit(self) -> None:
-        if self.proposer.in_flight:
+        if self.proposer.queued_commands:
             self.kick()
-        elif not self._notice_wanted:
-            self._notice_wanted = True
-            self._scheduler.call_later(_COMMIT_NOTICE_S, self._notice)
-
-    def _notice(self) -> None:
-        self._notice_wanted = False
-        if not self.closed and self.engine.is_leader:
-            self.engine.hurry()
-            self.kick()
+        else:
+            self._notice.committed()
 
     def _look_around(self) -> None:
         """After the step: tell of changes, and do what need not be done each time."""

@@ -60,7 +60,7 @@ class Limits:
     """A batch stops growing here; one command larger than this gets an entry of its own."""
     entry_cost: int = 128
     """What applying one entry may cost, in units of a small command: nobody waits for much more than that. One command
-    that costs more is not split."""
+    that costs more is not split. A quarter of it while several lanes are in use."""
     append_bytes: int = 1 * MIB
     """Entries sent in one append message, unless a single entry is larger."""
     apply_bytes: int = 64 * KIB

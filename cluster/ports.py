@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Message = dict[str, Any]
 """One peer-to-peer message: a flat dict of msgpack types with a `type` key."""
@@ -89,6 +89,23 @@ class StateMachine(Protocol):
         """Replace the whole state by one that `freeze` wrote."""
 
 
+class NodeTooOld(Exception):
+    """Raised by `apply` and `restore`: only a newer release than this node's can go on. The text says the fix."""
+
+
+@runtime_checkable
+class Levelled(Protocol):
+    """What a state machine says if its rules change from one release to the next."""
+
+    @property
+    def level(self) -> int:
+        """By whose rules it goes: part of the replicated state, and never less than before."""
+
+    @property
+    def known_level(self) -> int:
+        """Up to which level this node knows the rules; the same for as long as it runs."""
+
+
 class SnapshotPort(Protocol):
     """Snapshots, as the engine asks for them: what takes the place of the library's serializer."""
 
@@ -152,6 +169,10 @@ class File(Protocol):
         """Writes all of `data` or raises OSError (short writes are continued)."""
 
     def fdatasync(self) -> None: ...
+
+    def reserve(self, size: int) -> None:
+        """Make it that long, if it is not, with zeros: writing there later is no growing, which takes longer to sync.
+        OSError if there is no room, and then nothing has changed that matters."""
 
     def size(self) -> int: ...
 

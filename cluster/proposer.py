@@ -22,10 +22,13 @@ from cluster.engine import Engine
 from cluster.guards import Guards
 from cluster.lanes import FRONT, Background, Lane, Lanes, cost_of
 from cluster.leadership import Leadership
+from cluster.levels import KIND as LEVEL_KIND
 from cluster.options import Limits
 from cluster.ports import Clock, Committed, Denied, Message, Outcome, Unknown
 
 PAYLOAD_KIND = b"b"
+COMMAND_KINDS = (PAYLOAD_KIND, LEVEL_KIND)
+"""What has commands for the machine in it."""
 MAX_IN_FLIGHT = 2
 """Entries of this leader on their way at once: one travels while the next one gathers."""
 MAX_FORWARDS = 4
@@ -154,6 +157,15 @@ class Proposer:
         proposal = _Proposal(b"", self._clock.now() + timeout, done)
         self._places.setdefault(index, []).append(_Place(self._engine.term, 0, [proposal]))
 
+    def append_level(self, command: bytes, timeout: float, done: Done) -> None:
+        """An entry of its own and of a kind of its own for the command that raises the level. Leader only: at once or
+        not at all, because a command that waited might come after a member that does not know the level."""
+        if self.paused or not self._leadership.ready:
+            done(Denied("not_ready", "this node does not lead, or not for long: ask the leader"))
+            return
+        self.append_alone(LEVEL_KIND + msgpack.packb([self._stamp(), [command]]), timeout, done)
+        self._engine.hurry()
+
     def on_forward(self, peer: str, message: Message) -> None:
         """Its parts have sequence numbers from the message's on, and each is answered for itself."""
         incarnation = message["incarnation"]
@@ -217,7 +229,7 @@ class Proposer:
 
     def _next_batch(self) -> list[_Proposal | _Forwarded]:
         """What is in the background first, if it may go: whatever else waits, it gets a share of that entry."""
-        room, cost = self._limits.entry_bytes, self._limits.entry_cost
+        room, cost = self._limits.entry_bytes, self._lanes.entry_cost
         batch: list[_Proposal | _Forwarded] = []
         if self._lanes.ready(background=True) and self._background.may_go():
             batch = self._lanes.take(room, -(-cost // 2), background=True, first=True)
@@ -234,7 +246,7 @@ class Proposer:
 
     def _forward_batches(self) -> None:
         leader = self._engine.leader if self._engine.is_linked(self._engine.leader) else None
-        room, cost = self._limits.entry_bytes, self._limits.entry_cost
+        room, cost = self._limits.entry_bytes, self._lanes.entry_cost
         for background in (False, True):
             while leader is not None:
                 taken = self._lanes.take(room, cost, background=background, first=True)
@@ -371,10 +383,6 @@ class Proposer:
     @property
     def queued_commands(self) -> int:
         return self._lanes.commands
-
-    @property
-    def in_flight(self) -> bool:
-        return bool(self._places or self._forwards or self._lanes.commands)
 
 
 def _end_unknown(proposals: Sequence[_Proposal], code: str, message: str) -> None:

@@ -5,6 +5,9 @@ hard state (so that older segments may go), then records. Order of a roll: the n
 name made durable; only then is the old one sealed and the new one used. So a sealed last segment means that a file
 is missing, and an unsealed one before the last means that the last was never used.
 
+Behind the last record a segment may have room, zeros that a whole lot of batches is written into: a sync of a file that
+has grown costs the file system twice as much, and makes nodes on one disk wait for each other.
+
 What the records mean is `replay` (at open) and `journal` (while running).
 """
 
@@ -12,8 +15,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Final
 from zlib import crc32
 
@@ -82,6 +87,22 @@ class JournalMisuse(JournalError):
     pass
 
 
+class StopsOnError:
+    """Tells of what fails inside of it. (A class: made of a generator it costs more than most of what it holds.)"""
+
+    __slots__ = ("_doing", "_stop")
+
+    def __init__(self, stop: Callable[[str, BaseException], None], doing: str) -> None:
+        self._stop, self._doing = stop, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self._stop(self._doing, error)
+
+
 def segment_path(directory: str, sequence: int) -> str:
     return f"{directory}/log-{sequence:020d}.wal"
 
@@ -101,7 +122,10 @@ def encode_vote(vote: str | None) -> bytes:
 
 
 def decode_vote(body: bytes) -> str | None:
-    return body[1:].decode() if body else None
+    try:
+        return body[1:].decode() if body else None
+    except UnicodeDecodeError:
+        raise JournalCorrupt("the log says that a vote was given to what is no node's name") from None
 
 
 def segment_opening(identity: bytes, sequence: int, epoch: int, hard: HardState) -> bytes:
@@ -197,7 +221,7 @@ def _read_opening(data: bytes, path: str, sequence: int, identity: bytes) -> Rec
 def _read_records(segment: ReadSegment, data: bytes, previous: Record, seed: int) -> None:
     offset = previous.end
     size = len(data)
-    while offset < size:
+    while offset < size and not _is_room(data, offset):
         record = read_record(data, offset, seed)
         if isinstance(record, Record):
             record = _in_order(segment, previous, record, offset)
@@ -207,6 +231,11 @@ def _read_records(segment: ReadSegment, data: bytes, previous: Record, seed: int
         segment.records.append(replace(record, body=b"") if record.kind == ENTRY else record)
         previous, offset = record, record.end
         segment.end = offset
+
+
+def _is_room(data: bytes, offset: int) -> bool:
+    """Whether nothing was ever written from here on. A record begins with its magic, so it mostly takes one look."""
+    return not data[offset] and not data[offset : offset + SECTOR].strip(b"\0") and not data[offset:].strip(b"\0")
 
 
 def _in_order(segment: ReadSegment, previous: Record, record: Record, offset: int) -> Record | Damage:
@@ -227,11 +256,17 @@ class ClosedSegment:
 class SegmentWriter:
     """Appends batches to the newest segment and owns the list of older ones. OSErrors go up: the caller stops."""
 
-    def __init__(self, disk: Disk, directory: str, identity: bytes, *, fsync: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, identity: bytes, *, fsync: bool = True, reserve_bytes: int = 0
+    ) -> None:
+        """`reserve_bytes`: how much room is made at a time."""
         self._disk = disk
         self._directory = directory
         self._identity = identity
         self._fsync = fsync
+        self._reserve_bytes = reserve_bytes
+        self._reserved = 0
+        """Where the room ends, or where more would be asked for again."""
         self._file: File | None = None
         self._seed = 0
         self.sequence = 0
@@ -262,7 +297,7 @@ class SegmentWriter:
 
     def _use(self, file: File, sequence: int, offset: int) -> None:
         self.close()
-        self._file, self.sequence, self.offset = file, sequence, offset
+        self._file, self.sequence, self.offset, self._reserved = file, sequence, offset, offset
         self._seed = record_seed(self._identity, sequence)
 
     def sync(self, file: File) -> None:
@@ -280,6 +315,10 @@ class SegmentWriter:
         for kind, index, term, body in pending:
             offsets.append(batch + size)
             size += append_record(out, kind, index, term, body, epoch=epoch, batch=batch, seed=seed)
+        if batch + size > self._reserved and self._reserve_bytes:
+            self._reserved = batch + size + self._reserve_bytes
+            with suppress(OSError):  # whether there is room for the batch itself, its write will say
+                self._file.reserve(self._reserved)
         self._file.pwrite(b"".join(out), batch)
         self.sync(self._file)
         self.offset = batch + size
@@ -311,6 +350,8 @@ class SegmentWriter:
         out: list[bytes] = []
         seed = record_seed(self._identity, sequence)
         append_record(out, SEAL, 0, 0, b"", epoch=self.epoch, batch=offset, seed=seed)
+        # Nobody writes behind a seal; and a release that knows nothing of room takes whatever is there for damage.
+        file.truncate(offset)
         file.pwrite(b"".join(out), offset)
         self.sync(file)
         self.epoch += 1

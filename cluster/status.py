@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cluster.levels import FIELD, heard, told
 from cluster.membership import decode, encode
 from cluster.ports import Member, Message
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from cluster.node import ClusterNode
 
 _REPORT_EVERY_S = 0.5
+_RECENT_S = 4 * _REPORT_EVERY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,11 @@ class PeerReport:
     role: str
     now_ms: int
     store_id: int
+    known_level: int
+    heard_at: float
 
     @staticmethod
-    def of(message: Message) -> PeerReport:
+    def of(message: Message, heard_at: float) -> PeerReport:
         return PeerReport(
             message["pid"],
             message["applied"],
@@ -32,6 +36,8 @@ class PeerReport:
             message["role"],
             message["now_ms"],
             message["store_id"],
+            heard(message)[0],
+            heard_at,
         )
 
 
@@ -46,6 +52,8 @@ class MemberStatus:
     pid: int | None
     term: int | None
     applied: int | None
+    level: int | None
+    """The highest level that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class Status:
     applied: int
     now_ms: int
     lease: bool
+    level: int
+    """In force here (`cluster.levels`)."""
     members: list[MemberStatus]
     ready: bool
     reason: str
@@ -125,6 +135,7 @@ class StatusBoard:
             "blank": node.elections.blank,
             "config_index": node.membership.index,
             "config": encode(node.membership.members),
+            FIELD: told(node.levels),
         }
 
     def status(self) -> Status:
@@ -134,10 +145,10 @@ class StatusBoard:
         for member in node.membership.members:
             report = self._reports.get(member.id)
             if member.id == me:
-                report = PeerReport.of(self._own_report())
+                report = PeerReport.of(self._own_report(), node.clock.now())
             role = "leader" if member.id == engine.leader else "follower" if member.voter else "learner"
-            known = (None, None, None) if report is None else (report.pid, report.term, report.applied)
-            members.append(MemberStatus(member.id, role, member.http, member.peer, *known))
+            seen = (None,) * 4 if report is None else (report.pid, report.term, report.applied, report.known_level)
+            members.append(MemberStatus(member.id, role, member.http, member.peer, *seen))
         ready, reason = self._readiness()
         return Status(
             node_id=me,
@@ -148,10 +159,24 @@ class StatusBoard:
             applied=engine.applied_index,
             now_ms=node.cluster_clock.applied_ms,
             lease=node.leadership.lease_valid(),
+            level=node.levels.level,
             members=members,
             ready=ready,
             reason=reason,
         )
+
+    def common_level(self) -> int | None:
+        """The highest level that every member knows, learners among them; None while one of them is not heard."""
+        node = self._node
+        known, recent = [node.levels.known_level], node.clock.now() - _RECENT_S
+        for member in node.membership.members:
+            if member.id == node.options.node_id:
+                continue
+            report = self._reports.get(member.id)
+            if report is None or report.heard_at < recent:
+                return None
+            known.append(report.known_level)
+        return min(known)
 
     def _readiness(self) -> tuple[bool, str]:
         node = self._node

@@ -10,9 +10,12 @@ from cluster.guards import Guards
 from cluster.identity import Identity
 from cluster.journal import Journal
 from cluster.membership import Membership, first_members
-from cluster.options import ClusterOptions
+from cluster.options import MIB, ClusterOptions
 from cluster.ports import Disk, Lock, Random, Scheduler
 from cluster.snapshots import SnapshotStore
+
+RESERVE_BYTES = 1 * MIB
+"""Room made in the log's file at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def open_storage(
         segment_bytes=limits.segment_bytes,
         retain_bytes=limits.retain_bytes,
         memory_bytes=limits.log_memory_bytes,
+        reserve_bytes=RESERVE_BYTES,
         snapshot=None if latest is None else (latest.prev, latest.last),
         guards=guards.journal,
     )

@@ -23,7 +23,7 @@ from cluster.ports import Frozen
 from cluster.seeding import DirectoryNotEmpty, refuse_contents, seed
 from cluster.snapshotfile import BACKUP_MAGIC, SnapshotCorrupt, SnapshotMeta, SnapshotParser, encode_snapshot
 from coordinator import __version__
-from coordinator.machine.machine import FormatError, Machine
+from coordinator.machine.machine import FormatError, Machine, TooNew
 from coordinator.machine.restoring import MAX_AT_S, NotAhead, begin_anew
 
 _READ_BYTES: Final = 1 << 20
@@ -158,7 +158,7 @@ def read_backup(path: Path, read: Callable[[int], None] = lambda _: None) -> Bac
             raise BackupError(f"{path} has more in it than a state. {_ADVICE}")
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror or error}") from None
-    except FormatError as error:
+    except (FormatError, TooNew) as error:
         raise BackupError(f"{path} is a whole backup of another release: {error}") from None
     return Backup(header[0], parser.sha256, parser.size_bytes, machine)
 

@@ -16,7 +16,9 @@ from cluster.options import OptionsError
 BODY_BYTES = 4 << 20
 """Decompressed. Room for 100,000 ids in JSON (2 MB) and for a batch of 10,000 long names."""
 BODY_OBJECTS = 100_000
-"""Objects in one body, and lists in one of msgpack: each costs far more than the byte that says it."""
+"""Objects and lists in one body: each costs far more than the byte that says it."""
+BODY_DEPTH = 128
+"""Objects and lists in each other."""
 LINE_BYTES = 8_190
 """The request line, and with it the URL."""
 HEADER_BYTES = 8_190
@@ -54,10 +56,14 @@ SHORTAGE_PAUSE_S = 0.1
 
 # --- sharing a busy node ------------------------------------------------------------------------------------------
 
+TURN_REQUESTS = 8
+"""Of one namespace begin in one turn of the event loop; a crowd waits for the next turns, others pass it."""
 TICK_S = 0.02
 """How often it is looked at whether the node is busy."""
 BUSY_LAG_S = 0.01
 """A node whose loop comes to its work so much too late, on average, is busy."""
+BUSY_CROWD = 4 * TURN_REQUESTS
+"""So is one at which as many requests wait for their turn, on average."""
 BUSY_COMMANDS = 2_000
 """So is one that has as many commands waiting to be committed."""
 SHARE_S = 10.0

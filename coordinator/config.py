@@ -29,39 +29,15 @@ from coordinator.credentials import (
     read_secret,
     read_tls,
 )
+from coordinator.environment import ENVIRONMENT, override
+from coordinator.machine.levels import LEVEL, OLDEST
 
-__all__ = ["ConfigError", "NodeConfig", "TlsFiles", "known_keys", "load_config", "parse_config"]
+__all__ = ["ENVIRONMENT", "ConfigError", "NodeConfig", "TlsFiles", "known_keys", "load_config", "parse_config"]
 
 DEVELOPMENT_SECRET = "holdfast-development-secret"  # noqa: S105 - public on purpose, refused beyond loopback below
 TOKENS = ("off", "required")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
-
-ENVIRONMENT = {
-    "HOLDFAST_NODE_ID": "node_id",
-    "HOLDFAST_CLUSTER_ID": "cluster_id",
-    "HOLDFAST_DATA_DIR": "data_dir",
-    "HOLDFAST_HTTP": "http",
-    "HOLDFAST_PEER": "peer",
-    "HOLDFAST_GRPC": "grpc",
-    "HOLDFAST_HTTP_ADVERTISE": "http_advertise",
-    "HOLDFAST_PEER_ADVERTISE": "peer_advertise",
-    "HOLDFAST_SECRET": "secret",
-    "HOLDFAST_SECRET_FILE": "secret_file",
-    "HOLDFAST_PREVIOUS_SECRET_FILE": "previous_secret_file",
-    "HOLDFAST_TLS_CERT": "tls.cert",
-    "HOLDFAST_TLS_KEY": "tls.key",
-    "HOLDFAST_TLS_CA": "tls.ca",
-    "HOLDFAST_TLS_CLIENTS": "tls.clients",
-    "HOLDFAST_TOKENS": "tokens",
-    "HOLDFAST_ROOT_TOKEN_FILE": "root_token_file",
-    "HOLDFAST_INSECURE": "insecure",
-    "HOLDFAST_MEMBERS": "members",
-    "HOLDFAST_LOG_LEVEL": "log.level",
-    "HOLDFAST_LOG_FORMAT": "log.format",
-}
-"""Variables that override the file: what a container needs. An empty one counts as absent. Others are not looked at,
-because orchestrators inject names of their own (`HOLDFAST_PORT`, …)."""
 
 _ROOT: dict[str, type] = {
     "node_id": str,
@@ -79,6 +55,7 @@ _ROOT: dict[str, type] = {
     "root_token_file": str,
     "insecure": bool,
     "members": list,
+    "level_at_most": int,
     "timing": dict,
     "limits": dict,
     "clients": dict,
@@ -125,6 +102,8 @@ class NodeConfig:
     root_token: bytes | None = field(default=None, repr=False)
     """The digest of the first administrator's token."""
     insecure: bool = False
+    known_level: int = LEVEL
+    """Up to which level it takes part, by its release and `level_at_most`."""
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
     clients: ClientLimits = field(default_factory=ClientLimits)
@@ -166,7 +145,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None, *, ins
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     try:
-        _override(root, os.environ if environment is None else environment)
+        override(root, os.environ if environment is None else environment)
         if insecure:
             root["insecure"] = True
         return parse_config(root, path.resolve().parent)
@@ -198,6 +177,7 @@ def parse_config(root: Table, directory: Path) -> NodeConfig:
         tokens_required=_choice("tokens", root.get("tokens", "off"), TOKENS) == "required",
         root_token=read_root_token(root, directory),
         insecure=root.get("insecure", False),
+        known_level=_level(root.get("level_at_most", LEVEL)),
         timing=_settings(Timing, _table(root, "timing", _TIMING)),
         limits=_settings(Limits, _table(root, "limits", _LIMITS)),
         clients=_settings(ClientLimits, _table(root, "clients", _CLIENTS)),
@@ -255,6 +235,13 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def _level(at_most: int) -> int:
+    if not OLDEST <= at_most <= LEVEL:
+        known = f"this release knows levels {OLDEST} to {LEVEL}"
+        raise ConfigError(f"level_at_most {at_most} is none to run at: {known}; name one of them, or remove the line")
+    return at_most
+
+
 def _example(key: str) -> str:
     return {
         "node_id": '"n1"',
@@ -263,49 +250,6 @@ def _example(key: str) -> str:
         "http": '"127.0.0.1:7101"',
         "peer": '"127.0.0.1:7201"',
     }[key]
-
-
-# --- environment ----------------------------------------------------------------------------------------------------
-
-
-def _override(root: Table, environment: Mapping[str, str]) -> None:
-    for variable, key in ENVIRONMENT.items():
-        text = environment.get(variable, "")
-        if not text:
-            continue
-        table_name, _, name = key.rpartition(".")
-        table = root.setdefault(table_name, {}) if table_name else root
-        if not isinstance(table, dict):
-            continue  # the file's own mistake, named when the tables are checked
-        if name == "insecure":
-            table[name] = _environment_flag(variable, text)
-        elif name == "members":
-            table[name] = _environment_members(variable, text)
-        else:
-            table[name] = text
-        if name in ("secret", "secret_file"):
-            # The environment's way of giving the secret replaces the file's way.
-            other = "secret_file" if name == "secret" else "secret"
-            if not environment.get(f"HOLDFAST_{other.upper()}"):
-                table.pop(other, None)
-
-
-def _environment_flag(variable: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ConfigError(f"{variable} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _environment_members(variable: str, text: str) -> list[Table]:
-    """`n1=peer-host:7200,http-host:7100;n2=…`"""
-    members = []
-    for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        node, equals, addresses = part.partition("=")
-        peer, comma, http = addresses.partition(",")
-        if not equals or not comma:
-            raise ConfigError(f"{variable} has {part!r}; write each member as id=peer-host:port,http-host:port")
-        members.append({"id": node.strip(), "peer": peer.strip(), "http": http.strip()})
-    return members
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -1,36 +1,30 @@
 """`holdfast up`: a whole cluster of real node processes on this machine, for trying out and for tests.
 
 The data directory holds a configuration file a node, a secret made on the first start, and each node's own data. The
-nodes log JSON lines to pipes; here they become one readable line each. The nodes end with this process, however it
-ends. Nothing here knows what the nodes replicate.
+nodes log JSON lines to pipes; what they say goes on to a `Teller`, which is the command line's. The nodes end with this
+process, however it ends. Nothing here knows what the nodes replicate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
-import shlex
 import signal
 import socket
 import sys
-from collections import deque
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from coordinator.config import ConfigError, load_config
 from coordinator.endpoint import EndpointError, call
-from coordinator.events import fields_text
 
 READY_S = 30.0
 STOP_S = 10.0
 POLL_S = 0.1
-LAST_LINES = 15
-_COLOURS = (36, 33, 35, 32, 34)
-_HIDDEN_FIELDS = ("time", "level", "node", "event")
 
 
 class DevClusterError(Exception):
@@ -39,12 +33,13 @@ class DevClusterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each node listens and keeps its files."""
+    """Where each node listens and keeps its files. Without `grpc_base` none serves gRPC."""
 
     directory: Path
     nodes: int
     http_base: int
     peer_base: int
+    grpc_base: int | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -56,20 +51,26 @@ class Layout:
     def peer(self, node_id: str) -> str:
         return f"127.0.0.1:{self.peer_base + int(node_id[1:])}"
 
+    def grpc(self, node_id: str) -> str | None:
+        return None if self.grpc_base is None else f"127.0.0.1:{self.grpc_base + int(node_id[1:])}"
+
     def config_path(self, node_id: str) -> Path:
         return self.directory / f"{node_id}.toml"
 
     def check_ports(self) -> None:
-        for option, base in (("--http-base", self.http_base), ("--peer-base", self.peer_base)):
+        bases = {"--http-base": self.http_base, "--peer-base": self.peer_base}
+        if self.grpc_base is not None:
+            bases["--grpc-base"] = self.grpc_base
+        for option, base in bases.items():
             if not 1 <= base <= 65535 - self.nodes:
                 raise DevClusterError(f"ports from {base + 1} on do not exist; choose another {option}")
-        if abs(self.http_base - self.peer_base) < self.nodes:
-            raise DevClusterError("HTTP and peer ports overlap; move --http-base or --peer-base")
-        for node_id in self.ids:
-            for option, address in (("--http-base", self.http(node_id)), ("--peer-base", self.peer(node_id))):
-                if _taken(address):
+        if any(abs(one - other) < self.nodes for one, other in combinations(bases.values(), 2)):
+            raise DevClusterError(f"HTTP, peer and gRPC ports overlap; move one of {', '.join(bases)}")
+        for option, base in bases.items():
+            for port in range(base + 1, base + 1 + self.nodes):
+                if _taken(port):
                     raise DevClusterError(
-                        f"{address} is in use by another program; stop it, or move with --base-port or {option}"
+                        f"127.0.0.1:{port} is in use by another program; stop it, or move with --base-port or {option}"
                     )
 
     def write(self) -> None:
@@ -112,35 +113,52 @@ class Layout:
             f'\n[[members]]\nid = "{other}"\npeer = "{self.peer(other)}"\nhttp = "{self.http(other)}"\n'
             for other in self.ids
         )
+        grpc = "" if self.grpc_base is None else f'grpc = "{self.grpc(node_id)}"\n'
         return (
             f"# Written by `holdfast up`; overwritten when it starts again.\n"
             f'node_id = "{node_id}"\ncluster_id = "development"\ndata_dir = "{node_id}"\n'
-            f'http = "{self.http(node_id)}"\npeer = "{self.peer(node_id)}"\nsecret_file = "cluster.secret"\n{members}'
+            f'http = "{self.http(node_id)}"\npeer = "{self.peer(node_id)}"\nsecret_file = "cluster.secret"\n'
+            f"{grpc}{members}"
         )
 
 
-def _taken(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+def _taken(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return True
     return False
 
 
-class _Child:
-    """One node process: started, its log shown line by line, stopped."""
+class Teller(Protocol):
+    """Who says what happens."""
 
-    def __init__(self, layout: Layout, node_id: str) -> None:
+    def starting(self, layout: Layout) -> None: ...
+
+    def line(self, node_id: str, line: str) -> None:
+        """That a node wrote: JSON, but for tracebacks and the like."""
+
+    def up(self, layout: Layout, cluster: dict[str, Any], pids: dict[str, int]) -> None:
+        """Every node is ready, and `cluster` is what one of them says."""
+
+    def node_ended(self, node_id: str, code: int, config: Path) -> None:
+        """Nobody asked it to; a negative code is a signal's number."""
+
+    def note(self, event: str, words: str, **fields: Any) -> None:
+        """Anything else: a name for programs, a sentence for a person."""
+
+
+class _Child:
+    """One node process: started, its log passed on line by line, stopped."""
+
+    def __init__(self, layout: Layout, node_id: str, teller: Teller) -> None:
         self.node_id = node_id
         self.exit_code: int | None = None
         self.stopping = False
         self._config = layout.config_path(node_id)
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
-        colour = _COLOURS[(int(node_id[1:]) - 1) % len(_COLOURS)]
-        self._prefix = f"\x1b[{colour}m{node_id}\x1b[0m" if sys.stdout.isatty() else node_id
+        self._teller = teller
 
     async def start(self) -> None:
         command = ["-m", "coordinator.cli", "node", "--config", str(self._config), "--parent", str(os.getpid())]
@@ -158,15 +176,13 @@ class _Child:
         self.pid = self._process.pid
 
     async def follow(self) -> None:
-        """Shows the log until the process ends, then says so if nobody asked it to end."""
+        """Passes the log on until the process ends, then says so if nobody asked it to end."""
         output = self._process.stdout
         while output is not None and (line := await output.readline()):
-            shown = _readable(line.decode(errors="replace").rstrip("\n"))
-            self._last.append(shown)
-            print(f"{self._prefix} {shown}", flush=True)
+            self._teller.line(self.node_id, line.decode(errors="replace").rstrip("\n"))
         self.exit_code = await self._process.wait()
         if not self.stopping:
-            self._report_death()
+            self._teller.node_ended(self.node_id, self.exit_code, self._config)
 
     def terminate(self) -> None:
         self.stopping = True
@@ -179,33 +195,14 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def _report_death(self) -> None:
-        code = self.exit_code or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        print(f"{self._prefix} *** the process {how}; its last lines:", flush=True)
-        for line in self._last:
-            print(f"{self._prefix}     {line}")
-        again = shlex.join([sys.argv[0], "node", "--config", str(self._config)])
-        print(f"{self._prefix} *** start it again with: {again}", flush=True)
-
-
-def _readable(line: str) -> str:
-    """`time event key=value …` of a JSON log line; any other line (a traceback) as it is."""
-    try:
-        record: dict[str, Any] = json.loads(line)
-        level = "" if record["level"] in ("debug", "info") else f"{record['level'].upper()} "
-        fields = {key: value for key, value in record.items() if key not in _HIDDEN_FIELDS}
-        return f"{record['time'][11:23]} {level}{record['event']}{fields_text(fields)}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return line
-
 
 class DevCluster:
-    """The processes together: start, wait for a leader, show, stop."""
+    """The processes together: start, wait for a leader, tell, stop."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, teller: Teller) -> None:
         self._layout = layout
-        self._children = [_Child(layout, node_id) for node_id in layout.ids]
+        self._teller = teller
+        self._children = [_Child(layout, node_id, teller) for node_id in layout.ids]
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -215,7 +212,7 @@ class DevCluster:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop.set)
-        print(f"starting {self._layout.nodes} node(s), data in {self._layout.directory}", flush=True)
+        self._teller.starting(self._layout)
         followers: list[asyncio.Task[None]] = []
         try:
             for child in self._children:
@@ -234,14 +231,14 @@ class DevCluster:
         if not ready.done():
             ready.cancel()
         elif (cluster := ready.result()) is None:
-            print(f"no leader within {READY_S:.0f} s; the lines above say why", flush=True)
+            self._teller.note("no_leader", f"no leader within {READY_S:.0f} s; the lines above say why")
             return 1
         else:
-            self._greet(cluster)
+            self._teller.up(self._layout, cluster, {child.node_id: child.pid for child in self._children})
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if not self._stop.is_set():
-            print("every node has ended", flush=True)
+            self._teller.note("all_ended", "every node has ended")
             return 1
         return 0
 
@@ -266,38 +263,19 @@ class DevCluster:
             return None
         return cluster if cluster["leader"] else None
 
-    def _greet(self, cluster: dict[str, Any]) -> None:
-        leader = cluster["leader"]
-        pids = {child.node_id: child.pid for child in self._children}
-        first = self._layout.http("n1")
-        endpoint = "" if first == "127.0.0.1:7101" else f" --endpoint {first}"
-        lines = [f"\nThe cluster is up; {leader} leads it in term {cluster['term']}.\n"]
-        for node_id in self._layout.ids:
-            addresses = f"http://{self._layout.http(node_id)}  peers {self._layout.peer(node_id)}"
-            lines.append(f"  {node_id}  {addresses}  pid {pids[node_id]}{'  leader' if node_id == leader else ''}")
-        lines += [
-            "\nTry, in another terminal:\n",
-            f"  curl http://{first}/api/v1/locks/acquire "
-            """-d '{"lock_key": "hello", "client_id": "me", "lease_time_ms": 30000}'""",
-            f"  {shlex.quote(sys.argv[0])} status{endpoint}",
-            f"  kill -9 {pids[leader]}    # the leader"
-            + ("; watch the others choose a new one" if len(pids) > 1 else ""),
-            "\nCtrl-C stops it. What the nodes report:\n",
-        ]
-        print("\n".join(lines), flush=True)
-
     async def _end(self, followers: list[asyncio.Task[None]]) -> None:
         """SIGTERM, and SIGKILL for those that are still there after ten seconds."""
         if any(not task.done() for task in followers):
-            print("stopping", flush=True)
+            self._teller.note("stopping", "stopping")
         for child in self._children[: len(followers)]:
             child.terminate()
         if not followers:
             return
         _, late = await asyncio.wait(followers, timeout=STOP_S)
         if late:
-            print(f"{len(late)} node(s) did not stop within {STOP_S:.0f} s and are killed", flush=True)
+            told = f"{len(late)} node(s) did not stop within {STOP_S:.0f} s and are killed"
+            self._teller.note("killing", told, nodes=len(late))
             for child in self._children[: len(followers)]:
                 child.kill()
             await asyncio.wait(late)
-        print("stopped", flush=True)
+        self._teller.note("stopped", "stopped")

@@ -1,7 +1,11 @@
-"""What a look at a node finds: its disk, clock, limits, certificate and peers; each with what to do about it."""
+"""What a look at a node finds: its disk, clocks, limits, certificate and peers; each with what to do about it.
+
+What it asks of the machine it runs on is one class, `Host`; what it concludes is the rest.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -22,11 +26,20 @@ Verdict = Literal["well", "mind", "ill"]
 SYNCS = 50
 SYNC_BYTES = 4096
 CLOCK_LOOK_S = 0.3
+CLOCK_READINGS = 20
 CONNECT_S = 2.0
 DESCRIPTORS = 4096
 DAYS_LEFT = 30
 LAG_REVISIONS = 10_000
+STEP_S = 0.1
+"""Beyond what any steering does while the clocks are looked at."""
 
+_UNWRITABLE = {
+    errno.ENOSPC: "make room: a node whose disk is full stops",
+    errno.EDQUOT: "raise this user's quota, or make room",
+    errno.EROFS: "dmesg says why; if the disk fails, it and then the node must be replaced (holdfast member replace)",
+    errno.EACCES: "run as its owner, or chown it",
+}
 _VOLATILE = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 
@@ -41,17 +54,47 @@ class Finding:
     do: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """At one moment: the one that leases are counted by, the same hardware without corrections, and the wall clock."""
+
+    steered_s: float
+    plain_s: float
+    wall_s: float
+
+
+class Host:
+    """What can be learnt of this machine. Raises OSError where the machine refuses."""
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """Bytes in all and free, where `path` is."""
+        found = shutil.disk_usage(path)
+        return found.total, found.free
+
+    def sync_times_s(self, path: Path) -> list[float]:
+        """How long it takes to write a little and have it on disk, again and again."""
+        return list(_sync_times(path / ".doctor"))
+
+    def clocks(self) -> Clocks:
+        """Of several readings the quickest: in a slow one something else ran between the clocks."""
+        return min((_clocks_read() for _ in range(CLOCK_READINGS)), key=lambda each: each[0])[1]
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 # --- this host ------------------------------------------------------------------------------------------------------
 
 
-def of_host(config: NodeConfig) -> Iterator[Finding]:
+def of_host(config: NodeConfig, host: Host | None = None) -> Iterator[Finding]:
+    host = host or Host()
     yield _directory(config)
     if config.data_dir.is_dir():
         yield _file_system(config.data_dir)
-        yield _room(config)
-        yield _syncing(config)
+        yield _room(config, host)
+        yield _syncing(config, host)
     yield _descriptors()
-    yield _clock_rate(config)
+    yield from _clocks(config, host)
     yield from _certificates(config)
 
 
@@ -92,20 +135,31 @@ def file_system_of(path: Path, mounts: Iterable[str]) -> str:
     return kind
 
 
-def _room(config: NodeConfig) -> Finding:
-    space = shutil.disk_usage(config.data_dir)
-    used = sum(each.stat().st_size for each in config.data_dir.rglob("*") if each.is_file())
+def _room(config: NodeConfig, host: Host) -> Finding:
+    total, free = host.space(config.data_dir)
+    used = sum(map(_bytes_in, config.data_dir.rglob("*")))
     needed = used + config.limits.log_bytes + config.limits.segment_bytes
-    seen = f"{_size(space.free)} free of {_size(space.total)}; the node's {_size(used)} may need {_size(needed)} more"
-    if space.free < needed:
+    seen = f"{_size(free)} free of {_size(total)}; the node's {_size(used)} may need {_size(needed)} more"
+    if free < needed:
         return Finding("room", "ill", seen, "make room: a node whose disk is full stops")
-    if space.free < 2 * needed or space.free < space.total // 10:
+    if free < 2 * needed or free < total // 10:
         return Finding("room", "mind", seen, "make room before it is needed")
     return Finding("room", "well", seen)
 
 
-def _syncing(config: NodeConfig) -> Finding:
-    taken = sorted(_sync_times(config.data_dir / ".doctor"))
+def _bytes_in(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0  # a node that runs has just removed it
+
+
+def _syncing(config: NodeConfig, host: Host) -> Finding:
+    try:
+        taken = sorted(host.sync_times_s(config.data_dir))
+    except OSError as error:
+        seen = f"nothing can be written there: {error.strerror or error}"
+        return Finding("disk speed", "ill", seen, _UNWRITABLE.get(error.errno or 0, "look at the kernel's log (dmesg)"))
     middle, slow = taken[len(taken) // 2], taken[-1]
     seen = f"fdatasync takes {middle * 1e3:.1f} ms, the slowest of {SYNCS} took {slow * 1e3:.1f} ms"
     if slow > config.timing.election_min / 2:
@@ -113,6 +167,14 @@ def _syncing(config: NodeConfig) -> Finding:
     if slow > config.timing.heartbeat:
         return Finding("disk speed", "mind", seen, "a disk that others do not keep busy")
     return Finding("disk speed", "well", seen)
+
+
+def _clocks_read() -> tuple[float, Clocks]:
+    began = time.perf_counter()
+    steered, plain, wall = (
+        time.clock_gettime(each) for each in (time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC_RAW, time.CLOCK_REALTIME)
+    )
+    return time.perf_counter() - began, Clocks(steered, plain, wall)
 
 
 def _sync_times(path: Path) -> Iterator[float]:
@@ -139,16 +201,29 @@ def _descriptors() -> Finding:
     )
 
 
-def _clock_rate(config: NodeConfig) -> Finding:
-    """The clock that leases are counted by, against the same hardware without corrections."""
-    steered, plain = time.clock_gettime(time.CLOCK_BOOTTIME), time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
-    time.sleep(CLOCK_LOOK_S)
-    lasted = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - plain
-    off = (time.clock_gettime(time.CLOCK_BOOTTIME) - steered) / lasted - 1
+def _clocks(config: NodeConfig, host: Host) -> Iterator[Finding]:
+    """The clock that leases are counted by, against the same hardware without corrections; and the wall clock."""
+    before = host.clocks()
+    host.pause(CLOCK_LOOK_S)
+    after = host.clocks()
+    steered_s, plain_s = after.steered_s - before.steered_s, after.plain_s - before.plain_s
+    off = steered_s / plain_s - 1
     seen = f"steered by {off * 1e6:+.0f} millionths; timing.drift allows {config.timing.drift * 1e6:.0f}"
-    if abs(off) > config.timing.drift / 2:
-        return Finding("clock", "ill", seen, "find out what steers it so hard, or give all nodes a larger timing.drift")
-    return Finding("clock", "well", seen)
+    if steered_s - plain_s > STEP_S:
+        # Only time that this machine slept through counts on it alone.
+        seen = f"it jumped by {steered_s - plain_s:+.1f} s: the machine was suspended"
+        yield Finding(
+            "clock", "ill", seen, "a node must not be suspended: it is cut off meanwhile, and others take over"
+        )
+    elif abs(off) > config.timing.drift / 2:
+        do = "find out what steers it so hard, or give all nodes a larger timing.drift"
+        yield Finding("clock", "ill", seen, do)
+    else:
+        yield Finding("clock", "well", seen)
+    step_s = after.wall_s - before.wall_s - steered_s
+    if abs(step_s) > STEP_S:
+        do = "let NTP slew it (chrony, timesyncd); no lease goes by it, but certificates and a restore do"
+        yield Finding("wall clock", "mind", f"it was set by {step_s:+.1f} s while it was looked at", do)
 
 
 def _certificates(config: NodeConfig) -> Iterator[Finding]:
@@ -186,6 +261,7 @@ def of_cluster(endpoints: Sequence[Endpoint], timeout_s: float) -> Iterator[Find
     for node_id, view in views.items():
         yield _member(node_id, view, newest - view["revision"])
     yield _leader(views, len(seen["members"]))
+    yield _levels(seen)
 
 
 def _first_answer(endpoints: Sequence[Endpoint], timeout_s: float) -> dict[str, Any] | None:
@@ -232,6 +308,22 @@ def _leader(views: dict[str, dict[str, Any]], members: int) -> Finding:
             "leader", "mind", f"{leaders[0]}, but {', '.join(unaware)} hears of none", "check its links to the others"
         )
     return Finding("leader", "well", f"{leaders[0]}, and all who answer agree")
+
+
+def _levels(seen: dict[str, Any]) -> Finding:
+    """Nodes of two releases: an upgrade that is under way, or was left half done."""
+    level = seen.get("level", 1)
+    known = {each["id"]: each.get("known_level") or 1 for each in seen["members"] if each["applied"] is not None}
+    newest = max(known.values(), default=level)
+    behind = sorted(node for node, most in known.items() if most < newest)
+    if behind:
+        told = f"level {level}; {', '.join(behind)} must know {newest} before it is raised"
+        return Finding("level", "mind", told, "OPERATIONS.md, upgrade: go on with them, or remove their level_at_most")
+    if newest > level:
+        missing = sorted(each["id"] for each in seen["members"] if each["id"] not in known)
+        told = f"level {level}, and all that answer know {newest}"
+        return Finding("level", "mind", told, f"start {', '.join(missing)}" if missing else "look again in a second")
+    return Finding("level", "well", f"level {level}, which every node knows")
 
 
 def _size(count: int) -> str:

@@ -22,7 +22,7 @@ BACKGROUND = (
     c.ClaimReclaims, c.AckReclaims, c.ReturnReclaims, c.NackReclaim, c.RetryReclaims, c.PurgeReclaims,
     c.ProposeSet, c.SettleSuspects, c.SuspectResources,
 )  # fmt: skip
-OWN = (c.ProposeSet, c.SettleSuspects, c.SuspectResources, c.Sweep)
+OWN = (c.ProposeSet, c.SettleSuspects, c.SuspectResources, c.Sweep, c.RaiseLevel)
 """Proposed by the cluster itself, for all namespaces."""
 
 _COSTS: dict[type[Any], Callable[[Any], int]] = {

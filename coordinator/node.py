@@ -23,6 +23,7 @@ from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
 from coordinator.http.server import HttpServer
 from coordinator.http.tls import NodeTls
+from coordinator.levels import Levels
 from coordinator.machine.machine import Machine
 from coordinator.renewal import Load, Renewal, peer_tls
 from coordinator.service import Replica, Service
@@ -58,7 +59,7 @@ async def run_node(config: NodeConfig, load: Load) -> int:
     stop = _stop_signal()
     code, host = 0, None
     try:
-        replica = Replica(Machine(), Telemetry())
+        replica = Replica(Machine(config.known_level), Telemetry())
         host = await _unless_stopped(_open_host(config, replica), stop)
         if host is not None:
             renewal.attach(host)
@@ -122,7 +123,7 @@ async def _run_cluster(host: Host, replica: Replica, view: NodeView, stop: async
     gc.freeze()
     await host.start()
     service = Service(host, replica)
-    loops = Sweeper(service), Collector(service), Auditor(service)
+    loops = Sweeper(service), Collector(service), Auditor(service), Levels(service)
     for loop in loops:
         loop.start()
     view.mark_running(host, service)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.host import Host
-from cluster.ports import Committed, Denied, Frozen, Outcome, Unknown
+from cluster.ports import Committed, Denied, Frozen, NodeTooOld, Outcome, Unknown
 from coordinator.lanes import lane_of
 from coordinator.machine import results as r
 from coordinator.machine.codec import check_command, encode_command
@@ -31,7 +32,7 @@ from coordinator.machine.commands import (
     ReturnReclaims,
 )
 from coordinator.machine.events import Compacted, Event
-from coordinator.machine.machine import Machine
+from coordinator.machine.machine import Machine, TooNew
 from coordinator.machine.taskcommands import BeatWorker, RenewTasks, ReturnTasks
 from coordinator.machine.trail import NOBODY, Actor
 from coordinator.telemetry import Telemetry
@@ -79,9 +80,20 @@ class Replica:
         """Seconds, for how long things take."""
         self.hub = Hub(machine.events_since)
 
+    @property
+    def level(self) -> int:
+        return self.machine.level
+
+    @property
+    def known_level(self) -> int:
+        return self.machine.known_level
+
     def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> Sequence[Any]:
         began = self.clock()
-        results = self.machine.apply(index, now_ms, commands)
+        try:
+            results = self.machine.apply(index, now_ms, commands)
+        except TooNew as error:
+            raise NodeTooOld(str(error)) from error
         events = self.machine.events_since(index - 1)
         told: Sequence[Event] = () if isinstance(events, Compacted) else events
         self.hub.applied(index, told)
@@ -94,7 +106,10 @@ class Replica:
         return self.machine.freeze()
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        self.machine.restore(chunks)
+        try:
+            self.machine.restore(chunks)
+        except TooNew as error:
+            raise NodeTooOld(str(error)) from error
         self.hub.restored(self.machine.revision)
 
 
@@ -156,11 +171,15 @@ class Service:
         lane, cost = lane_of(namespace, command)
         began = self.clock()
         once = request_id is not None or isinstance(command, _HARMLESS)
+        doubt: Unknown | None = None
         while True:
             outcome = await self.host.propose(raw, max(0.001, timeout - (self.clock() - began)), lane, cost)
             late = self.clock() - began >= timeout
             if not once or late or not isinstance(outcome, Unknown) or outcome.code not in _AGAIN:
                 break
+            doubt = outcome
+        if isinstance(outcome, Denied) and doubt is not None and request_id is not None:
+            outcome = doubt  # this time it was refused, but before it may have happened
         if isinstance(outcome, Committed):
             self.telemetry.answered(outcome.result, self.clock() - began)
             if isinstance(command, RenewLease | RenewLock) and isinstance(outcome.result, r.Denied):
@@ -326,7 +345,7 @@ class Service:
         node = self.host.node
         if node.engine.is_leader and node.leadership.lease_valid():
             return 0
-        return int(min(max(node.staleness(), 0.0), 1e9) * 1000)
+        return math.ceil(min(max(node.staleness(), 0.0), 1e9) * 1000)
 
     async def drain(self, timeout: float) -> None:
         """Before the node ends: waiting requests are answered and leave their queues, watches end."""

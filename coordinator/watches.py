@@ -92,10 +92,10 @@ class Hub:
         self.revision = 0
         """Of the last applied entry."""
         self.stopping = False
-        self._watches: set[Watch] = set()
+        self._watches: dict[Watch, None] = {}
         self._expected: dict[tuple[str, bytes], list[Ending]] = {}
-        self._claimants: dict[tuple[str, Topic], set[asyncio.Event]] = {}
-        """Requests that wait for work, by namespace and topic."""
+        self._claimants: dict[tuple[str, Topic], dict[asyncio.Event, None]] = {}
+        """Requests that wait for work, by namespace and topic, in the order in which they came."""
 
     # --- the machine's side ---------------------------------------------------------------------------------------
 
@@ -177,13 +177,13 @@ class Hub:
         news = asyncio.Event()
         keys = [(namespace, topic) for topic in topics]
         for key in keys:
-            self._claimants.setdefault(key, set()).add(news)
+            self._claimants.setdefault(key, {})[news] = None
         try:
             yield news
         finally:
             for key in keys:
-                waiting = self._claimants.get(key, set())
-                waiting.discard(news)
+                waiting = self._claimants.get(key, {})
+                waiting.pop(news, None)
                 if not waiting:
                     self._claimants.pop(key, None)
 
@@ -192,11 +192,11 @@ class Hub:
     def watch(self, wanted: Filter, after: Place | None = None) -> Watch:
         """From `after` on, or from now."""
         watch = Watch(self, self._events_since, wanted, (self.revision, END) if after is None else after)
-        self._watches.add(watch)
+        self._watches[watch] = None
         return watch
 
     def close(self, watch: Watch) -> None:
-        self._watches.discard(watch)
+        self._watches.pop(watch, None)
 
     @property
     def watches(self) -> int:

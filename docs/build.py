@@ -27,7 +27,13 @@ DOCS = ROOT / "docs"
 API = "API.html"
 
 NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Begin", ("README.md", "docs/QUICKSTART.md", "docs/CONCEPTS.md", "docs/FAQ.md", "docs/COMPARISON.md")),
+    (
+        "Begin",
+        (
+            "README.md", "docs/QUICKSTART.md", "docs/CONCEPTS.md", "docs/GUARANTEES.md", "docs/FAQ.md",
+            "docs/COMPARISON.md",
+        ),
+    ),
     ("Use", ("docs/SDK.md", "docs/CLI.md", API, "docs/GRPC.md", "docs/TOMBSTONES.md")),
     ("Operate", ("docs/OPERATIONS.md", "docs/DASHBOARD.md", "docs/RUNBOOKS.md", "docs/SECURITY.md", "docs/LIMITS.md")),
     (

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
@@ -22,7 +23,7 @@ FIRST = (
 )
 """What takes longest begins first, so that nothing is left to wait for alone at the end."""
 
-SHARED = {"tests/api": 1, "tests/cli": 1, "tests/client": 2, "tests/rpc": 1, "tests/ui": 1}
+SHARED = {"tests/api": 1, "tests/cli": 1, "tests/client": 2, "tests/docs": 1, "tests/rpc": 1, "tests/ui": 1}
 """Directories whose tests share a cluster, and for how many portions of them one is started. It ends with the last test
 of its portion: one that idles until all tests are over takes the time of others."""
 
@@ -54,6 +55,11 @@ class Portions(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None]) -> LoadScopeScheduling:
     return Portions(config, log)
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_configure() -> None:

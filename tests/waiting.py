@@ -26,9 +26,12 @@ def wait_until(condition: Callable[[], T | None], timeout_s: float, what: str, p
         time.sleep(poll_s)
 
 
-async def until(condition: Callable[[], Awaitable[Any] | Any], what: str, timeout_s: float = 30) -> None:
-    """The same inside an event loop, which goes on meanwhile; `condition` may be a coroutine function."""
-    deadline = time.monotonic() + timeout_s
+async def until(condition: Callable[[], Awaitable[Any] | Any], what: str, timeout_s: float = 90) -> None:
+    """The same inside an event loop, which goes on meanwhile; `condition` may be a coroutine function.
+
+    Asked less and less often: many who ask a node all the time would be all that it does.
+    """
+    deadline, pause_s = time.monotonic() + timeout_s, 0.005
     while True:
         value = condition()
         if inspect.isawaitable(value):
@@ -37,4 +40,5 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], what: str, timeou
             return
         if time.monotonic() >= deadline:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last seen: {value!r}")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.05)

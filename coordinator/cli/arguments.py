@@ -34,6 +34,8 @@ Run = Callable[[argparse.Namespace], int]
 
 
 class _Misused(Exception):
+    """`usage` is shown to a person above the message."""
+
     def __init__(self, usage: str, message: str) -> None:
         super().__init__(message)
         self.usage = usage
@@ -64,6 +66,10 @@ class Parser(argparse.ArgumentParser):
 
     def _parsed(self, given: Sequence[str], namespace: Any) -> Any:
         options, unknown = self.parse_known_args(given, namespace)
+        if not hasattr(options, "command"):
+            noun = leaf_of(self, given)
+            message = f"{noun.prog} needs one of its commands; {noun.prog} COMMAND --help explains one"
+            raise _Misused(f"{noun.format_usage()}\n{listing(noun)}\n\n", message)
         if unknown:
             leaf = leaf_of(self, given)
             guess = nearest(unknown[0].partition("=")[0], leaf._option_string_actions)
@@ -86,6 +92,14 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
     return {}
 
 
+def listing(parser: argparse.ArgumentParser) -> str:
+    """The commands of a noun, or of the program, with a line about each."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    known = {str(each.metavar): each.help or "" for action in actions for each in action._choices_actions}
+    width = max(map(len, known), default=0)
+    return "\n".join(f"  {name.ljust(width)}  {about}" for name, about in known.items())
+
+
 def leaf_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command that `words` name."""
     for word in words:
@@ -99,7 +113,7 @@ def leaf_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.A
 def add_noun(commands: Commands, name: str, about: str) -> Commands:
     """A command that only has commands of its own."""
     noun = commands.add_parser(name, help=about, description=about)
-    return noun.add_subparsers(required=True, metavar="ACTION", parser_class=Parser)
+    return noun.add_subparsers(metavar="ACTION", parser_class=Parser)
 
 
 def add_command(commands: Commands, name: str, about: str, run: Run, **settings: Any) -> Any:

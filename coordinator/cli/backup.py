@@ -6,24 +6,25 @@ import argparse
 import contextlib
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.options import ClusterOptions
 from cluster.ports import Member
 from coordinator.addresses import AddressError, split_address
 from coordinator.cli.arguments import Commands, Run, add_command, add_json, add_remote, targets
-from coordinator.cli.output import Bar, Shown, complain, fields, plain
+from coordinator.cli.output import Amount, Bar, Shown, complain, fields, plain, size_text
 from coordinator.config import load_config
 from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, download
+
+if TYPE_CHECKING:
+    from coordinator.backups import BackupHeader
 
 _PATH = "/api/v1/backup"
 _PATIENCE_S = 30.0
 """How long the node may take for the next piece."""
-_SHOWN_EVERY_S = 0.2
 _MOMENT = re.compile(r"-(\d{10})$")
 _NAME_MOST = 50
 _AHEAD_MOST_S = 86_400
@@ -33,32 +34,12 @@ class Misused(Exception):
     """The options do not go together."""
 
 
-class _Bytes:
-    """How much has arrived, on standard error, and only when a person looks at it. Nobody knows of how much."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._shown, self._next = what, sys.stderr.isatty(), 0.0
-
-    def at(self, size_bytes: int) -> None:
-        if self._shown and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _SHOWN_EVERY_S
-            print(f"\r\x1b[K{self._what}: {_size(size_bytes)}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
 def _reading(file: Path) -> Iterator[Callable[[int], None]]:
     """A bar while a file is read."""
     whole = file.stat().st_size if file.is_file() else 0
     with Bar(f"reading {plain(file.name)}") as bar:
-        yield lambda size_bytes: bar.at(size_bytes / max(1, whole), _size(size_bytes))
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes:,} bytes" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):,.1f} MiB"
+        yield lambda size_bytes: bar.at(size_bytes / max(1, whole), size_text(size_bytes))
 
 
 # --- backup -----------------------------------------------------------------------------------------------------------
@@ -98,18 +79,15 @@ def _take(options: argparse.Namespace, endpoint: Endpoint) -> int:
     from coordinator.backups import BackupParser  # noqa: PLC0415 - as above
 
     target: Path = options.file
-    parser, shown = BackupParser(f"the backup from {endpoint.base}"), _Bytes("backup")
-    timeout_ms = round(max(1.0, options.timeout) * 1000)
-    try:
-        with _replacing(target) as file, download(endpoint, f"{_PATH}?timeout_ms={timeout_ms}", _PATIENCE_S) as pieces:
-            for piece in pieces:
-                # Checked as it comes: what is written is what the node sent, or nothing gets the name.
-                parser.feed(piece)
-                file.write(piece)
-                shown.at(parser.size_bytes)
-            header = parser.finish()
-    finally:
-        shown.end()
+    parser = BackupParser(f"the backup from {endpoint.base}")
+    path = f"{_PATH}?timeout_ms={round(max(1.0, options.timeout) * 1000)}"
+    with Amount("backup") as shown, _replacing(target) as file, download(endpoint, path, _PATIENCE_S) as pieces:
+        for piece in pieces:
+            # Checked as it comes: what is written is what the node sent, or nothing gets the name.
+            parser.feed(piece)
+            file.write(piece)
+            shown.at(parser.size_bytes)
+        header = parser.finish()
     document = {"file": str(target), "bytes": parser.size_bytes, "sha256": parser.sha256, **header.document()}
     return Shown(document, _described(document)).print(options)
 
@@ -160,7 +138,7 @@ def _described(document: dict[str, Any]) -> str:
     return fields(
         [
             ("file", document["file"]),
-            ("size", _size(document["bytes"])),
+            ("size", size_text(document["bytes"])),
             ("sha256", document["sha256"]),
             ("cluster", f"{document['cluster_id']} ({', '.join(document['members'])})"),
             ("revision", document["revision"]),
@@ -183,7 +161,7 @@ def _restore(options: argparse.Namespace) -> int:
         raise BackupError("there are no members: a restored cluster begins with all of them; add [[members]]")
     with _reading(options.file) as read:
         backup = read_backup(options.file, read)
-    at_s = _moment(options, nodes[0].cluster_id, backup.header.cluster_id)
+    at_s = _moment(options, nodes[0].cluster_id, backup.header)
     made = restore(backup, nodes, at_s)
     document: dict[str, Any] = {
         "cluster_id": nodes[0].cluster_id,
@@ -198,22 +176,28 @@ def _restore(options: argparse.Namespace) -> int:
     return Shown(document, _told(document, left, options.file, explicit=options.at is not None)).print(options)
 
 
-def _moment(options: argparse.Namespace, new: str, old: str) -> int:
+def _moment(options: argparse.Namespace, new: str, header: BackupHeader) -> int:
     """The second of the restore. It is in the cluster's id, so that nodes of two restores never talk to each other."""
     from coordinator.backups import BackupError  # noqa: PLC0415 - as above
 
-    now_s = int(time.time())
+    now_s, taken_s = int(time.time()), header.taken_ms // 1000
+    base = _MOMENT.sub("", new)[:_NAME_MOST]
     found = _MOMENT.search(new)
     if options.at is not None:
         at_s: int = options.at
-    elif found is None or new == old:
-        base = _MOMENT.sub("", new)[:_NAME_MOST]
+    elif found is None or new == header.cluster_id:
         raise BackupError(
             f"cluster_id {new!r} does not tell this restore from others: end it with the second of the restore, the "
             f"same for all nodes, such as cluster_id = '{base}-{now_s}'; or say --at S if they cannot be confused"
         )
     else:
         at_s = int(found[1])
+        if at_s < taken_s:
+            # Written down before the backup was taken, or by a clock that is behind the node's.
+            raise BackupError(
+                f"cluster_id {new!r} names a second before that of the backup, {taken_s}: end it with the second of "
+                f"the restore, the same for all nodes, such as cluster_id = '{base}-{max(now_s, taken_s)}'"
+            )
     if at_s > now_s + _AHEAD_MOST_S:
         raise BackupError(f"the moment of the restore, {at_s}, is in the future; it is {now_s} now")
     return at_s

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -29,25 +31,47 @@ Work = Callable[[int], Awaitable[int]]
 
 
 def _bench(options: argparse.Namespace) -> int:
-    return ask(options, _self_test) if options.running else _benchmarks(options)
+    return ask(options, _self_test) if options.running else benchmarks(options, _SOURCES)
 
 
-def _benchmarks(options: argparse.Namespace) -> int:
+def benchmarks(options: argparse.Namespace, sources: Path) -> int:
     """They are no part of the package: they start the peers, too, and need what only the source tree has."""
-    if not (_SOURCES / "bench" / "__main__.py").exists():
+    if not (sources / "bench" / "__main__.py").exists():
         hint = "holdfast bench --running measures a cluster that runs"
         return complain(options, "the benchmarks are in the source tree, which is not here: run it there", 1, hint=hint)
     if options.json and not options.list:
-        message = "the benchmarks write JSON files, and say where: --json goes with --list and --running"
-        return complain(options, message, 2, code="usage")
+        return _results(options, sources)
+    return _ended(_command(options), sources)
+
+
+def _results(options: argparse.Namespace, sources: Path) -> int:
+    """What the parts wrote down, as one document; their tables go to standard error, with the progress."""
+    before = _written(sources)
+    code = _ended(_command(options), sources, stdout=sys.stderr.fileno())
+    files = [path for path, written in _written(sources).items() if written != before.get(path)]
+    document = {"results": {path.stem: json.loads(path.read_text()) for path in sorted(files)}}
+    return Shown(document, "", code).print(options)
+
+
+def _written(sources: Path) -> dict[Path, int]:
+    """Results there are, and when each was written. Those of a quick run go to a directory of their own."""
+    quick = Path(tempfile.gettempdir()).glob("holdfast-bench-*/*.json")
+    return {path: path.stat().st_mtime_ns for path in (*(sources / "bench" / "results").glob("*.json"), *quick)}
+
+
+def _command(options: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "bench"]
-    command += [f"--{name}" for name in ("quick", "list", "json", "all") if getattr(options, name)]
+    command += [f"--{name}" for name in ("quick", "list", "all") if getattr(options, name)]
+    command += ["--json"] if options.json and options.list else []
     command += ["--rounds", str(options.rounds)] if options.rounds else []
-    command += ["--only", *options.only] if options.only else []
-    benchmarks = subprocess.Popen(command, cwd=_SOURCES)
+    return command + (["--only", *options.only] if options.only else [])
+
+
+def _ended(command: list[str], sources: Path, stdout: int | None = None) -> int:
+    running = subprocess.Popen(command, cwd=sources, stdout=stdout)
     while True:
         try:
-            return benchmarks.wait()
+            return running.wait()
         except KeyboardInterrupt:
             # It was interrupted as well, and stops what it started before it ends.
             continue

@@ -58,6 +58,7 @@ def show(cluster: dict[str, Any]) -> Shown:
     ]
     leader = cluster["leader"] or "none"
     head = f"cluster {cluster['cluster_id']}  leader {leader}  term {cluster['term']}  revision {cluster['revision']}"
+    head += f"  level {level_text(cluster)}"
     rows = [
         [
             member["id"],
@@ -68,6 +69,17 @@ def show(cluster: dict[str, Any]) -> Shown:
     ]
     drawn = table(("id", "role", "term", "applied", "lag", "pid", "http", "peer"), rows)
     return Shown({**cluster, "members": members}, f"{head}\n\n{drawn}")
+
+
+def level_text(cluster: dict[str, Any]) -> str:
+    """The one in force, and who knows more or less of them. A node of the release before levels says nothing of any."""
+    level = cluster.get("level", 1)
+    others = [
+        f"{member['id']} knows {member.get('known_level') or 1}"
+        for member in cluster["members"]
+        if member["applied"] is not None and (member.get("known_level") or 1) != level
+    ]
+    return f"{level} ({', '.join(others)})" if others else str(level)
 
 
 # --- members ----------------------------------------------------------------------------------------------------------

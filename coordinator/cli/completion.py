@@ -6,7 +6,8 @@ import argparse
 import shlex
 from collections.abc import Iterator
 
-from coordinator.cli.arguments import Commands, add_command, subcommands
+from coordinator.cli.arguments import Commands, add_command, add_json, subcommands
+from coordinator.cli.output import Shown
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -23,9 +24,12 @@ _holdfast() {{
             {paths}) path="$path $word" ;;
         esac
     done
-    case "$path" in
+    case "$path ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+        *) case "$path" in
 {cases}
-        *) words="" ;;
+            *) words="" ;;
+        esac ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
@@ -46,6 +50,9 @@ _holdfast() {{
             {paths}) path="$path $word" ;;
         esac
     done
+    case "$path $words[CURRENT-1]" in
+{values}
+    esac
     case "$path" in
 {cases}
     esac
@@ -60,11 +67,14 @@ def script(shell: str, top: argparse.ArgumentParser) -> str:
         return _fish(top)
     known = list(_walk(top, ""))
     names = "|".join(f'"{path}"' for path, _ in known if path)
+    chosen = [(f'        "{path} {option}")', words) for path, each in known for option, words in _values(each)]
     if shell == "bash":
-        cases = "\n".join(f'        "{path}") words="{" ".join(_words(parser))}" ;;' for path, parser in known)
-        return _BASH.format(paths=names, cases=cases)
+        cases = "\n".join(f'            "{path}") words="{" ".join(_words(parser))}" ;;' for path, parser in known)
+        values = "\n".join(f'{case} words="{words}" ;;' for case, words in chosen)
+        return _BASH.format(paths=names, cases=cases, values=values)
     cases = "\n".join(f'        "{path}") compadd -- {" ".join(_words(parser))} ;;' for path, parser in known)
-    return _ZSH.format(paths=names, cases=cases)
+    values = "\n".join(f"{case} compadd -- {words}; return ;;" for case, words in chosen)
+    return _ZSH.format(paths=names, cases=cases, values=values)
 
 
 def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -84,6 +94,14 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
     return [*subcommands(parser), *choices, *(name for name in options if name.startswith("--"))]
 
 
+def _values(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Every option that takes one of a few words, with those."""
+    for action in parser._actions:
+        if action.choices and action.help != argparse.SUPPRESS:
+            for option in action.option_strings:
+                yield option, " ".join(str(each) for each in action.choices)
+
+
 def _fish(top: argparse.ArgumentParser) -> str:
     lines = ["# fish completion of holdfast. To use it: holdfast completion fish | source", "complete -c holdfast -f"]
     for path, parser in _walk(top, ""):
@@ -97,18 +115,23 @@ def _fish(top: argparse.ArgumentParser) -> str:
             longs = [name[2:] for name in action.option_strings if name.startswith("--")]
             if names and longs and action.help != argparse.SUPPRESS:
                 about = shlex.quote((action.help or "").replace("%%", "%"))
-                lines += [f"complete -c holdfast -n {shlex.quote(seen)} -l {name} -d {about}" for name in longs]
+                # -r: a value follows, and -f above keeps files from being offered for one of a few words.
+                takes = "" if action.nargs == 0 else " -r"
+                if action.choices:
+                    takes = f" -x -a {shlex.quote(' '.join(str(each) for each in action.choices))}"
+                lines += [f"complete -c holdfast -n {shlex.quote(seen)} -l {name}{takes} -d {about}" for name in longs]
     return "\n".join(lines) + "\n"
 
 
 def add(commands: Commands) -> None:
     added = add_command(commands, "completion", "print a completion script for a shell", _print)
     added.add_argument("shell", choices=SHELLS)
+    add_json(added)
 
 
 def _print(options: argparse.Namespace) -> int:
     # Late: what it is made from has this command in it.
     from coordinator.cli.program import parser  # noqa: PLC0415
 
-    print(script(options.shell, parser()), end="")
-    return 0
+    made = script(options.shell, parser())
+    return Shown({"shell": options.shell, "script": made}, made.rstrip("\n")).print(options)

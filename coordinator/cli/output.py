@@ -6,11 +6,13 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 BAR_WIDTH = 30
+DRAWN_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +97,50 @@ def lasting(ms: int | None) -> str | None:
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class Bar:
-    """On standard error, and only when a person looks at it."""
+class _Drawn:
+    """One line on standard error that is drawn over and over, and only when a person looks at it."""
 
     def __init__(self, what: str) -> None:
         self._what, self._shown = what, sys.stderr.isatty()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
+    def _draw(self, text: str) -> None:
+        line = f"{self._what} {text}"[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+class Bar(_Drawn):
+    """How much of a whole is done."""
+
     def at(self, part: float, note: str = "") -> None:
         if self._shown:
-            full = round(max(0.0, min(1.0, part)) * BAR_WIDTH)
-            line = f"{self._what} [{'#' * full}{'.' * (BAR_WIDTH - full)}] {100 * min(1.0, part):3.0f} % {note}"
-            print("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
+            done = max(0.0, min(1.0, part))
+            full = round(done * BAR_WIDTH)
+            self._draw(f"[{'#' * full}{'.' * (BAR_WIDTH - full)}] {100 * done:3.0f} % {note}")
+
+
+class Amount(_Drawn):
+    """How much has come, and how fast, of what nobody knows the size of."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(what)
+        self._clock = clock
+        self._began, self._next = clock(), 0.0
+
+    def at(self, size_bytes: int) -> None:
+        now = self._clock()
+        if self._shown and now >= self._next:
+            self._next = now + DRAWN_EVERY_S
+            lasted_s = now - self._began
+            rate = f", {size_text(round(size_bytes / lasted_s))} a second" if lasted_s >= DRAWN_EVERY_S else ""
+            self._draw(size_text(size_bytes) + rate)
+
+
+def size_text(size_bytes: int) -> str:
+    return f"{size_bytes:,} bytes" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):,.1f} MiB"

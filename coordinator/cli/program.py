@@ -91,7 +91,7 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"holdfast {__version__}")
-    commands: Commands = top.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    commands: Commands = top.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for noun in NOUNS:
         noun.add(commands)
     add_json(add_command(commands, "version", "print the version", _version))

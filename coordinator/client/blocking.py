@@ -6,12 +6,14 @@ What a method is called with and answers is taken from the async one, so that th
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from coordinator.client.blocks import Block, Interrupted
+from coordinator.client.entries import Entries
 from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread
 
@@ -88,24 +90,26 @@ class SyncBlock(Generic[A, S]):
     ) -> None:
         self._thread, self._manager, self._shown = thread, manager, shown
         self._on_lost, self._interrupt = on_lost, interrupt
-        self._blocks: list[Block[A]] = []
+        self._blocks = Entries[Block[A]](threading.get_ident)
 
     def __enter__(self) -> S:
         block = Block(self._manager, self._on_lost, interrupt=self._interrupt)
         shown = self._shown(self._thread.enter(block))
-        self._blocks.append(block)
+        self._blocks.put(block)
         block.begun()
         return shown
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        block = self._blocks.pop()
         try:
+            block = self._blocks.last()
             block.ended()
         except Interrupted as late:  # it came on the way out
+            block = self._blocks.last()
             block.ended()
             error = error or late
+        self._blocks.take()
         try:
             self._thread.run(block.leave())
         except HoldfastError as lost:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import ssl
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from coordinator.client import clock
-from coordinator.client.errors import HoldfastError, Invalid, OutcomeUnknown, TooMuch, Unavailable, denied
+from coordinator.client.endpoints import meant_by, named
+from coordinator.client.errors import HoldfastError, OutcomeUnknown, TooMuch, Unavailable, denied
 from coordinator.client.pulse import Pulse
 
 FIRST_PAUSE_S = 0.02
@@ -33,6 +34,8 @@ MIN_ATTEMPT_S = 0.5
 LEARN_S = 1.0
 POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
 """They change nothing, so they take no request id."""
+
+_log = logging.getLogger("holdfast.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,12 @@ class Calls:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        given = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
-        self.endpoints = [each.strip().rstrip("/") for each in given if each.strip()]
-        if not self.endpoints:
-            raise Invalid("a client needs at least one endpoint, for example http://127.0.0.1:7101")
-        for each in self.endpoints:
-            if not each.startswith(("http://", "https://")):
-                raise Invalid(f"the endpoint {each!r} does not begin with http:// or https://")
-            if not _names_a_host(each):
-                raise Invalid(f"the endpoint {each!r} has no host, or a port that is none: say http://HOST:PORT")
+        self.endpoints = named(endpoints, "http" if tls is None else "https")
         self.timeout = timeout
         self._headers = {"X-Holdfast-Namespace": namespace, **(headers or {})}
         self._tls = tls
+        self.new_connector: Callable[[], aiohttp.BaseConnector] = self._tcp
+        """What makes connections, asked for with the first request: a simulation has its own."""
         self._session: aiohttp.ClientSession | None = None
         self._current = random.randrange(len(self.endpoints))
         self._leader = ""
@@ -131,9 +128,11 @@ class Calls:
         if self._session is not None and self._session.closed:
             raise HoldfastError("this client is closed", code="client_unusable")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ssl=self._tls or True)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._session = aiohttp.ClientSession(connector=self.new_connector(), headers=self._headers)
         return self._session
+
+    def _tcp(self) -> aiohttp.BaseConnector:
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ssl=self._tls or True)
 
     @property
     def current(self) -> str:
@@ -184,6 +183,7 @@ class Calls:
                     return await self._wait_at(request, endpoint, min(left, attempt_s), asking)
                 except _Retry as retry:
                     failure, unknown = str(retry), unknown or (retry.unknown and mutates)
+                    _log.debug("%s %s is tried again: %s", method, path, failure)
                     self.move_on(endpoint)
                     if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
                         pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
@@ -256,17 +256,12 @@ class Calls:
             self._leader = ""
             return
         places = {each.partition("://")[2]: place for place, each in enumerate(self.endpoints)}
+        if not all(member["http"] in places for member in members):
+            # Called otherwise here than there (localhost, 127.0.0.1): what both mean is compared.
+            places |= await meant_by({member["http"] for member in members} - set(places), places, LEARN_S)
         self._addresses = {member["id"]: places[member["http"]] for member in members if member["http"] in places}
         if self._leader in self._addresses:
             self._current = self._addresses[self._leader]
-
-
-def _names_a_host(endpoint: str) -> bool:
-    try:
-        parts = urlsplit(endpoint)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _decoded(raw: bytes) -> Any:

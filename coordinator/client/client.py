@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
-from coordinator.client import clock
+from coordinator.client import amounts, clock
 from coordinator.client.calls import Answer, Calls, new_request_id
 from coordinator.client.errors import Invalid, NotHeld, denied
 from coordinator.client.holders import Copies, Holder, OnTombstone
+from coordinator.client.identity import HoldNames, default_client_id
 from coordinator.client.keeper import Keeper
 from coordinator.client.leases import Lease, Leases, Lost, held
 from coordinator.client.lock import DOUBT_AT, RENEW_AT, Held, Lock, Mode
@@ -25,6 +24,7 @@ from coordinator.client.resources import Resources
 from coordinator.client.sessions import Session, opened, session
 from coordinator.client.shards import Change, ShardWorker
 from coordinator.client.stall import StallDetector
+from coordinator.client.turns import Turns
 from coordinator.client.verifier import LeaseVerifier
 from coordinator.client.watch import Event, watch
 from coordinator.client.worker import Handler as TaskHandler
@@ -33,17 +33,13 @@ from coordinator.client.worker import Worker
 DEFAULT_TIMEOUT_S = 10.0
 
 
-def default_client_id() -> str:
-    """Says which process of which host it is, and is never the same twice: a restarted process holds nothing."""
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-
-
 class Client:
     """`async with Client("http://127.0.0.1:7101,http://127.0.0.1:7102") as client:`
 
     `client_id` is who holds what is acquired; the default is new for every client. `timeout`: the deadline of a call
     that is given none, all its attempts together. `tls`: what `client_context(ca, cert, key)` makes, for https://.
-    `token`: an access token, where nodes ask for one.
+    `token`: an access token, where nodes ask for one. `drift`: how much faster than the cluster's this host's clock may
+    run; no less than the nodes' `timing.drift`. By so much of its time a hold ends earlier here than there.
     """
 
     def __init__(
@@ -56,8 +52,11 @@ class Client:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
+        drift: float = clock.DRIFT,
     ) -> None:
-        self.client_id = client_id or default_client_id()
+        self.client_id, self.drift = client_id or default_client_id(), amounts.drift(drift)
+        self.holds, self.turns = HoldNames(self.client_id), Turns()
+        self.at_barriers: set[str] = set()
         carried = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         self.calls = Calls(endpoints, namespace=namespace, timeout=timeout, headers=carried, tls=tls)
         self.stalls = StallDetector()
@@ -110,23 +109,32 @@ class Client:
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
     ) -> Lock:
-        """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy."""
-        return Lock(self, (key,), ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy.
 
-    def locks(self, keys: Sequence[str], ttl: float = 10.0, *, wait: float | None = None) -> Lock:
+        Every block has a hold of its own. With `reentrant` the client itself is the holder: whoever asks so by the same
+        `client_id`, in this process or in the one that takes its place, is let in at once, under the same token.
+        """
+        return Lock(
+            self, (key,), ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
+        )
+
+    def locks(
+        self, keys: Sequence[str], ttl: float = 10.0, *, wait: float | None = None, reentrant: bool = False
+    ) -> Lock:
         """Several keys at once, all or none. Keys in any order: the cluster grants them together, without deadlock."""
         if isinstance(keys, str) or not keys:
             raise Invalid(f"locks takes a list of one key or more, not {keys!r}")
-        return Lock(self, tuple(keys), ttl, wait=wait)
+        return Lock(self, tuple(keys), ttl, wait=wait, reentrant=reentrant)
 
     async def call_acquire(
         self, keys: tuple[str, ...], asked: Mapping[str, Any], wait_s: float, ttl_s: float
     ) -> Held | dict[str, Any]:
-        """One wait in the queue; what the cluster said when it was in vain."""
+        """One wait in the queue, as `asked["client_id"]`; what the cluster said when it was in vain."""
         several = len(keys) > 1
         body: dict[str, Any] = {"lock_keys": list(keys)} if several else {"lock_key": keys[0]}
-        body |= {**asked, "client_id": self.client_id, "block_time_ms": round(wait_s * 1000)}
+        body |= {**asked, "block_time_ms": round(wait_s * 1000)}
         path = "/locks/acquire-many" if several else "/locks/acquire"
         answer = await self.calls.call("POST", path, body, waits=wait_s, request_id=new_request_id(), accepts=(409,))
         if answer.status == 409:
@@ -135,7 +143,7 @@ class Client:
                 raise denied(409, error)
             refused: dict[str, Any] = answer.body
             return refused
-        held = Held(self, keys, _tokens(answer, keys), ttl_s, answer)
+        held = Held(self, asked["client_id"], keys, _tokens(answer, keys), ttl_s, answer)
         if clock.now() - answer.sent > RENEW_AT * DOUBT_AT * ttl_s:
             # It was granted some time after it was asked for. Only a renewal tells for how long it is ours from now on.
             try:
@@ -144,14 +152,12 @@ class Client:
                 return {}  # its time was over before it was heard of
         return held
 
-    async def call_renew(self, key: str, token: int, ttl_s: float, limit_s: float) -> Answer:
-        body = {
-            "lock_key": key, "client_id": self.client_id, "fencing_token": token, "extend_time_ms": round(ttl_s * 1000),
-        }  # fmt: skip
+    async def call_renew(self, holder: str, key: str, token: int, ttl_s: float, limit_s: float) -> Answer:
+        body = {"lock_key": key, "client_id": holder, "fencing_token": token, "extend_time_ms": round(ttl_s * 1000)}
         return await self.calls.call("POST", "/locks/renew", body, timeout=limit_s)
 
-    async def call_release(self, key: str, token: int, *, timeout: float | None = None) -> Answer:
-        body = {"lock_key": key, "client_id": self.client_id, "fencing_token": token}
+    async def call_release(self, holder: str, key: str, token: int, *, timeout: float | None = None) -> Answer:
+        body = {"lock_key": key, "client_id": holder, "fencing_token": token}
         return await self.calls.call("POST", "/locks/release", body, timeout=timeout)
 
     # --- leases and sessions --------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ MIN_ATTEMPT_S = 0.25
 class Kept:
     """Something held for `ttl_s` at a time. A subclass says how it is renewed, and may act on doubt and loss."""
 
-    def __init__(self, ttl_s: float, confirmed: float) -> None:
-        self.ttl_s = ttl_s
+    def __init__(self, ttl_s: float, confirmed: float, drift: float) -> None:
+        self.ttl_s, self._drift = ttl_s, drift
         self.confirmed = self.valid_until = self.next_beat = -math.inf
         self.final = False
         """It cannot be renewed any more, and is held until its time is over."""
@@ -61,7 +61,7 @@ class Kept:
     def confirm(self, sent: float) -> None:
         """A request sent at `sent` was granted. The next is due a little earlier or later than everybody else's."""
         if sent > self.confirmed:
-            self.confirmed, self.valid_until = sent, clock.valid_until(sent, self.ttl_s)
+            self.confirmed, self.valid_until = sent, clock.valid_until(sent, self.ttl_s, self._drift)
             self.next_beat = sent + RENEW_AT * self.ttl_s * random.uniform(0.85, 1.0)
             self._doubted = False
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from coordinator.client import clock
+from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.calls import Answer
 from coordinator.client.errors import Denied, HoldfastError, LeaseLost
 from coordinator.client.keeper import Kept
@@ -116,8 +117,8 @@ class Owner(Kept):
 
     session_id: str | None = None
 
-    def __init__(self, ttl_s: float, confirmed: float) -> None:
-        super().__init__(ttl_s, confirmed)
+    def __init__(self, ttl_s: float, confirmed: float, drift: float) -> None:
+        super().__init__(ttl_s, confirmed, drift)
         self.members: dict[int, Lease] = {}
 
     def take(self, lease: Lease) -> None:
@@ -135,7 +136,7 @@ class Owner(Kept):
 
 class Cohort(Owner):
     def __init__(self, book: Leases, ttl_s: float, confirmed: float) -> None:
-        super().__init__(ttl_s, confirmed)
+        super().__init__(ttl_s, confirmed, book.drift)
         self._book = book
         self._packed: bytes | None = None
 
@@ -170,7 +171,7 @@ class Leases:
     """All leases of a client."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client, self.drift = client, client.drift
         self._by_id: dict[str, Lease] = {}
         self._cohorts: dict[float, dict[Cohort, None]] = {}
 
@@ -188,7 +189,7 @@ class Leases:
         session: Owner | None = None,
         timeout: float | None = None,
     ) -> Lease:
-        ttl = ttl if max_lifetime is None else min(ttl, max_lifetime)
+        ttl = seconds("ttl", ttl) if max_lifetime is None else min(ttl, seconds("max_lifetime", max_lifetime))
         body = {"resource_id": resource_id, **self._asked(ttl, max_lifetime, session)}
         answer = await self._client.calls.call("POST", "/leases/acquire", body, timeout=timeout)
         token = answer.body["fencing_token"]
@@ -206,7 +207,7 @@ class Leases:
         session: Owner | None = None,
         timeout: float | None = None,
     ) -> list[Lease]:
-        ttl = ttl if max_lifetime is None else min(ttl, max_lifetime)
+        ttl = seconds("ttl", ttl) if max_lifetime is None else min(ttl, seconds("max_lifetime", max_lifetime))
         asked, granted = self._asked(ttl, max_lifetime, session), list[Lease]()
         try:
             for start in range(0, len(resource_ids), MAX_BATCH):
@@ -226,9 +227,11 @@ class Leases:
         return granted
 
     def _asked(self, ttl: float, max_lifetime: float | None, session: Owner | None) -> dict[str, Any]:
-        asked: dict[str, Any] = {"client_id": self._client.client_id, "lease_duration_ms": round(ttl * 1000)}
+        asked: dict[str, Any] = {
+            "client_id": self._client.client_id, "lease_duration_ms": milliseconds("ttl", ttl),
+        }  # fmt: skip
         if max_lifetime is not None:
-            asked["max_lifetime_ms"] = round(max_lifetime * 1000)
+            asked["max_lifetime_ms"] = milliseconds("max_lifetime", max_lifetime)
         if session is not None:
             asked["session_id"] = session.session_id
         return asked

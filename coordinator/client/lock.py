@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from coordinator.client import clock
+from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.calls import Answer
+from coordinator.client.entries import Entries
 from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld
+from coordinator.client.identity import client_of
 from coordinator.client.stall import StallGuard
 
 if TYPE_CHECKING:
     from coordinator.client.client import Client
 
+T = TypeVar("T")
 State = Literal["HELD", "SUSPENDED", "LOST", "RELEASED"]
 Mode = Literal["exclusive", "shared"]
 
@@ -37,12 +43,12 @@ LONG_WAIT_S = 600.0
 
 
 class Held:
-    """One hold of one lock (or of several, acquired together)."""
+    """One hold of one lock (or of several, acquired together). `holder`: whose it is, as the cluster tells others."""
 
     def __init__(
-        self, client: Client, keys: tuple[str, ...], tokens: dict[str, int], ttl_s: float, answer: Answer
+        self, client: Client, holder: str, keys: tuple[str, ...], tokens: dict[str, int], ttl_s: float, answer: Answer
     ) -> None:
-        self._client, self.keys, self.tokens, self._ttl_s = client, keys, tokens, ttl_s
+        self._client, self.holder, self.keys, self.tokens, self._ttl_s = client, holder, keys, tokens, ttl_s
         self._confirmed = self._valid_until = 0.0
         self._confirm([answer])
         self._lost_because = ""
@@ -84,7 +90,7 @@ class Held:
         """Whether the cluster says that the tokens are the holder's now; None: it could not be asked."""
         try:
             bodies = [{"lock_key": key, "fencing_token": token} for key, token in self.tokens.items()]
-            answers = [await self._client.call("POST", "/fencing/check", body) for body in bodies]
+            answers = await together([self._client.call("POST", "/fencing/check", body) for body in bodies])
         except HoldfastError:
             return None
         return all(answer["current"] for answer in answers)
@@ -110,9 +116,12 @@ class Held:
         """
         left_s = max(0.05, self.in_doubt_at - clock.now()) if limit_s is None else limit_s
         try:
-            answers = [
-                await self._client.call_renew(key, token, self._ttl_s, left_s) for key, token in self.tokens.items()
-            ]
+            answers = await together(
+                [
+                    self._client.call_renew(self.holder, key, token, self._ttl_s, left_s)
+                    for key, token in self.tokens.items()
+                ]
+            )
         except NotHeld as error:
             self._lost_because = str(error)
             raise
@@ -122,18 +131,46 @@ class Held:
         """An answer counts from when it was asked for, and for what was left then: it may be of an earlier attempt."""
         ends = [answer.sent + answer.body["ttl_ms"] / 1000 for answer in answers]
         self._confirmed = min(ends) - self._ttl_s
-        self._valid_until = clock.valid_until(self._confirmed, self._ttl_s)
+        self._valid_until = clock.valid_until(self._confirmed, self._ttl_s, self._client.drift)
 
     async def release(self) -> None:
         """Gives it back, if it is still held: by its token, so never somebody else's."""
         self._released = True
-        for key, token in self.tokens.items():
-            with contextlib.suppress(Denied):
-                await self._client.call_release(key, token)
+        await together([self._give_back(key, token) for key, token in self.tokens.items()])
+
+    async def _give_back(self, key: str, token: int) -> None:
+        with contextlib.suppress(Denied):
+            await self._client.call_release(self.holder, key, token)
+
+
+async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their answers, when all are there, or what one of them raised; at once, if that is that it is not held."""
+    tasks = [asyncio.get_running_loop().create_task(call) for call in calls]
+    waiting = set(tasks)
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if isinstance(task.exception(), NotHeld):
+                    task.result()
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """One block."""
+
+    held: Held
+    keeper: asyncio.Task[None]
+    body: Body
 
 
 class Lock:
-    """`async with client.lock("key", ttl=10) as held:`"""
+    """`async with client.lock("key", ttl=10) as held:` Tasks may share it: each block has a hold of its own."""
 
     def __init__(
         self,
@@ -145,55 +182,56 @@ class Lock:
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
-        session_id: str | None = None,
+        reentrant: bool = False,
     ) -> None:
-        self._client, self._keys, self._ttl_s, self._wait = client, keys, ttl, wait
+        self._client, self._keys, self._ttl_s, self._reentrant = client, keys, ttl, reentrant
+        self._wait = None if wait is None else seconds("wait", wait)
         self._asked: dict[str, Any] = {
-            "lease_time_ms": round(ttl * 1000),
+            "lease_time_ms": milliseconds("ttl", ttl),
             "mode": mode,
             "permits": permits,
-            "lock_delay_ms": round(lock_delay * 1000),
+            "lock_delay_ms": milliseconds("lock_delay", lock_delay),
         }
-        if session_id is not None:
-            self._asked["session_id"] = session_id
-        self._held: Held | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._body: Body | None = None
+        self._inside = Entries[_Entered](asyncio.current_task)
 
     async def acquire(self) -> Held:
         """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough."""
         until = None if self._wait is None else clock.now() + self._wait
+        asked = {**self._asked, "client_id": self._client.client_id if self._reentrant else self._client.holds.new()}
         while True:
             piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
-            held = await self._client.call_acquire(self._keys, self._asked, piece, self._ttl_s)
-            if isinstance(held, Held):
-                return held
+            answer = await self._client.call_acquire(self._keys, asked, piece, self._ttl_s)
+            if isinstance(answer, Held):
+                if answer.state == "HELD":
+                    return answer
+                await self._give_back(answer)  # it was confirmed too late: no body may begin under it
+                answer = {}
             if until is not None and clock.now() >= until - 0.001:
-                holder = held.get("holder")
-                who = f" {holder} has it" if holder else ""
+                holder = answer.get("holder")
+                who = f" {client_of(holder)} has it" if holder else ""
                 raise LockBusy(
-                    f"{self._keys[0]} was not free within {self._wait:g} s;{who}", code="lock_held", details=held
+                    f"{self._keys[0]} was not free within {self._wait:g} s;{who}", code="lock_held", details=answer
                 )
 
     async def __aenter__(self) -> Held:
-        held = self._held = await self.acquire()
-        body = self._body = Body()
+        held = await self.acquire()
+        body = Body()
 
         def ended(keeper: asyncio.Task[None]) -> None:
             # However it ended: a body whose lock nobody keeps must not go on.
             if not keeper.cancelled():
                 body.cancel()
 
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(held))
-        self._keeper.add_done_callback(ended)
+        keeper = asyncio.get_running_loop().create_task(self._keep(held))
+        keeper.add_done_callback(ended)
+        self._inside.put(_Entered(held, keeper, body))
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, keeper, body = self._held, self._keeper, self._body
-        if held is None or keeper is None or body is None:
-            return
+        entered = self._inside.take()
+        held, keeper, body = entered.held, entered.keeper, entered.body
         body.left = True
         keeper.cancel()
         cancelled = kind is asyncio.CancelledError

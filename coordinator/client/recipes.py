@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from coordinator.client.errors import Compacted, HoldfastError, Invalid, LeaseLost, LockLost, NotFound
+from coordinator.client.identity import client_of
 from coordinator.client.lock import Held, Lock
 from coordinator.client.resources import quoted
 from coordinator.client.watch import Event, revision, watch
@@ -34,21 +35,19 @@ class Election:
 
     def __init__(self, client: Client, name: str, ttl: float) -> None:
         self._client, self.name, self._ttl_s = client, name, ttl
-        self._lock: Lock | None = None
+        self._lock = self.campaign()
 
     def campaign(self, wait: float | None = None) -> Lock:
         """Entered, it waits until it is elected; the body is cancelled when leadership is in doubt."""
         return self._client.lock(self.name, self._ttl_s, wait=wait)
 
     async def __aenter__(self) -> Held:
-        self._lock = self.campaign()
         return await self._lock.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            await self._lock.__aexit__(kind, error, trace)
+        await self._lock.__aexit__(kind, error, trace)
 
     async def leader(self, *, timeout: float | None = None) -> Leader | None:
         """Who leads now, as far as the cluster knows."""
@@ -57,7 +56,7 @@ class Election:
             body = (await self._client.calls.call("GET", path, timeout=timeout)).body
         except NotFound:
             return None
-        return Leader(body["holder"], body["fencing_token"]) if body["holder"] is not None else None
+        return Leader(client_of(body["holder"]), body["fencing_token"]) if body["holder"] is not None else None
 
     async def run(self, lead: Callable[[Held], Awaitable[None]], *, on_lost: Callable[[], None] | None = None) -> None:
         """Takes part until `lead` returns: it runs while this client leads, and again after leadership was lost."""
@@ -72,24 +71,22 @@ class Election:
 
 
 class Semaphore:
-    """`async with client.semaphore("name", 3):` at most three bodies at a time. A client counts once."""
+    """`async with client.semaphore("name", 3):` at most three bodies at a time, of whatever tasks and clients."""
 
     def __init__(self, client: Client, name: str, permits: int, ttl: float) -> None:
         self._client, self.name, self.permits, self._ttl_s = client, name, permits, ttl
-        self._lock: Lock | None = None
+        self._lock = self.permit()
 
     def permit(self, wait: float | None = None) -> Lock:
         return self._client.lock(self.name, self._ttl_s, wait=wait, permits=self.permits)
 
     async def __aenter__(self) -> Held:
-        self._lock = self.permit()
         return await self._lock.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            await self._lock.__aexit__(kind, error, trace)
+        await self._lock.__aexit__(kind, error, trace)
 
 
 class ReadWriteLock:
@@ -110,11 +107,13 @@ class Barrier:
 
     Every party has a lease on the barrier's name and follows its events from its own arrival on, so that each sees the
     moment when all were there, also when the others have gone on. A party that dies is counted until its lease ends.
+    A client is one party: tasks that meet at a barrier need a client each.
     """
 
     def __init__(self, client: Client, name: str, parties: int, ttl: float) -> None:
         self._client, self.name, self.parties, self._ttl_s = client, name, parties, ttl
         self._lease: Lease | None = None
+        self._here = False
         self._count = 0
         self._events: AsyncGenerator[Event, None] | None = None
 
@@ -125,13 +124,15 @@ class Barrier:
             await self.leave()
 
     async def enter(self) -> None:
-        if self._lease is not None:
-            raise Invalid(f"this party is at the barrier {self.name} already")
-        before = await revision(self._client)
-        lease = await self._arrive()
-        self._lease, self._count = lease, 0
-        self._events = watch(self._client, prefix=self.name, kinds=LEASE_CHANGES, from_revision=before + 1)
+        if self.name in self._client.at_barriers:
+            raise Invalid(f"this client is at the barrier {self.name} already: each party needs a client of its own")
+        self._client.at_barriers.add(self.name)
+        self._here = True
         try:
+            before = await revision(self._client)
+            lease = await self._arrive()
+            self._lease, self._count = lease, 0
+            self._events = watch(self._client, prefix=self.name, kinds=LEASE_CHANGES, from_revision=before + 1)
             async for event in self._events:
                 if event.key == self.name and self._counted(event, lease) >= self.parties:
                     break
@@ -172,11 +173,16 @@ class Barrier:
 
     async def _end(self) -> None:
         lease, self._lease = self._lease, None
-        if self._events is not None:
-            await self._events.aclose()
-        if lease is not None and lease.state in ("HELD", "SUSPENDED"):
-            with contextlib.suppress(HoldfastError):
-                await lease.release()
+        try:
+            if self._events is not None:
+                await self._events.aclose()
+            if lease is not None and lease.state in ("HELD", "SUSPENDED"):
+                with contextlib.suppress(HoldfastError):
+                    await lease.release()
+        finally:
+            if self._here:
+                self._here = False
+                self._client.at_barriers.discard(self.name)
 
     async def __aenter__(self) -> Barrier:
         await self.enter()
@@ -225,7 +231,7 @@ class Group:
             for lock in locks:
                 if lock["holder"] is not None:
                     name = lock["lock_key"].removeprefix(self._prefix)
-                    found.append(Member(name, lock["holder"], lock["fencing_token"]))
+                    found.append(Member(name, client_of(lock["holder"]), lock["fencing_token"]))
             if len(locks) < PAGE:
                 return tuple(sorted(found, key=lambda each: each.name))
             after = locks[-1]["lock_key"]

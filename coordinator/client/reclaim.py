@@ -46,7 +46,7 @@ Handler = Callable[[ReclaimItem], Awaitable[None]]
 
 class _Claim(Kept):
     def __init__(self, worker: ReclaimWorker, item: ReclaimItem, claim_s: float, confirmed: float) -> None:
-        super().__init__(claim_s, confirmed)
+        super().__init__(claim_s, confirmed, worker.drift)
         self._worker, self.item = worker, item
 
     async def renew(self, limit_s: float) -> None:
@@ -68,7 +68,7 @@ class ReclaimWorker:
         claim: float = 30.0,
         grace: float = 5.0,
     ) -> None:
-        self._client, self._handler = client, handler
+        self._client, self._handler, self.drift = client, handler, client.drift
         self.worker_id = worker_id or client.client_id
         self._concurrency, self._claim_s, self._grace_s = concurrency, claim, grace
         self._asked: dict[str, Any] = {

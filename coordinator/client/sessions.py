@@ -9,9 +9,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
+from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
 from coordinator.client.leases import MAX_LOOKUP, Lease, Owner, held
 from coordinator.client.lock import LONG_WAIT_S, Body, Mode, State
+from coordinator.client.turns import Turn
 
 if TYPE_CHECKING:
     from coordinator.client.client import Client
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 class Session(Owner):
     def __init__(self, client: Client, session_id: str, ttl_s: float, confirmed: float) -> None:
-        super().__init__(ttl_s, confirmed)
+        super().__init__(ttl_s, confirmed, client.drift)
         self._client, self.session_id = client, session_id
         self._ended = False
         self._event = asyncio.Event()
@@ -62,14 +64,23 @@ class Session(Owner):
         for lease in list(self.members.values()):
             self._client.leases.let_go(lease)
         self.doubt()
-        if alive:
-            with contextlib.suppress(Denied):
-                await self._client.calls.call("DELETE", f"/sessions/{self.session_id}", timeout=limit_s)
+        try:
+            if alive:
+                with contextlib.suppress(Denied):
+                    await self._client.calls.call("DELETE", f"/sessions/{self.session_id}", timeout=limit_s)
+        finally:
+            self._end_turns()
+
+    def _end_turns(self) -> None:
+        """What it held is nobody's any more: others of this client may ask for it."""
+        for hold in self._holds:
+            hold.end_turn()
 
     def lose(self, reason: str) -> None:
         if self.lost_because or self._ended:
             return
         super().lose(reason)
+        self._end_turns()
         self._event.set()
         for callback in self._on_lost:
             asyncio.get_running_loop().call_soon(callback, self)
@@ -131,9 +142,22 @@ class Session(Owner):
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
     ) -> AsyncIterator[SessionHeld]:
-        """As `client.lock`, but kept by the session: the body is cancelled when the session is in doubt."""
-        hold = await self.acquire_lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        """As `client.lock`, but kept by the session: the body is cancelled when the session is in doubt.
+
+        Its client is the holder, and of a semaphore has one permit at most. Tasks that want the same lock take turns,
+        except those that say `reentrant`.
+        """
+        hold = await self.acquire_lock(
+            key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
+        )
+        if hold.state != "HELD":
+            # The session came into doubt while it was waited for: the body must not even begin.
+            why = hold.why()
+            with contextlib.suppress(HoldfastError):
+                await hold.release()
+            raise LockLost(why, code="lock_lost")
         body = Body()
         hold.on_doubt(body.cancel)
         lost, error = False, None
@@ -165,13 +189,34 @@ class Session(Owner):
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
     ) -> SessionHeld:
         """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
         body: dict[str, Any] = {
             "lock_key": key, "client_id": self._client.client_id, "session_id": self.session_id, "mode": mode,
-            "permits": permits, "lease_time_ms": round(self.ttl_s * 1000), "lock_delay_ms": round(lock_delay * 1000),
+            "permits": permits, "lease_time_ms": round(self.ttl_s * 1000),
+            "lock_delay_ms": milliseconds("lock_delay", lock_delay),
         }  # fmt: skip
-        until = None if wait is None else clock.now() + wait
+        until = None if wait is None else clock.now() + seconds("wait", wait)
+        if reentrant:
+            return await self._granted(body, until)
+        try:
+            turn = await self._client.turns.take(key, shared=mode == "shared", wait_s=wait)
+        except TimeoutError:
+            message = f"{key} was not free within {wait:g} s; another task of {self._client.client_id} has it"
+            raise LockBusy(message, code="lock_held", details={"holder": self._client.client_id}) from None
+        try:
+            hold = await self._granted(body, until)
+        except BaseException:
+            turn.end()
+            raise
+        hold.turn = turn
+        if self.lost_because or self._ended:
+            turn.end()
+        return hold
+
+    async def _granted(self, body: dict[str, Any], until: float | None) -> SessionHeld:
+        key: str = body["lock_key"]
         while True:
             piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
             body["block_time_ms"] = round(piece * 1000)
@@ -189,7 +234,7 @@ class Session(Owner):
 
     async def release_lock(self, key: str, token: int) -> None:
         with contextlib.suppress(Denied):
-            await self._client.call_release(key, token, timeout=self.last_s)
+            await self._client.call_release(self._client.client_id, key, token, timeout=self.last_s)
 
 
 class SessionHeld:
@@ -198,6 +243,7 @@ class SessionHeld:
     def __init__(self, session: Session, key: str, token: int, lease_id: str) -> None:
         self._session, self.key, self.token, self.lease_id = session, key, token, lease_id
         self.lost_because = ""
+        self.turn: Turn | None = None
         self._released = False
         self._on_doubt: Callable[[], None] | None = None
 
@@ -230,24 +276,33 @@ class SessionHeld:
     def lose(self, reason: str) -> None:
         self.lost_because = self.lost_because or reason
         self._session.forget(self)
+        self.end_turn()
         if self._on_doubt is not None:
             self._on_doubt()
+
+    def end_turn(self) -> None:
+        """Whoever of the same client waits for it may ask the cluster now."""
+        if self.turn is not None:
+            self.turn.end()
 
     async def release(self) -> None:
         self._session.forget(self)
         if self._on_doubt is not None:
             self._session.off_doubt(self._on_doubt)
-        if not self._released:
-            alive = self.state in ("HELD", "SUSPENDED")
-            if self.state == "LOST":
-                self.lost_because = self.lost_because or self._session.lost_because or self._session.trouble
-            self._released = True
-            if alive:
-                await self._session.release_lock(self.key, self.token)
+        try:
+            if not self._released:
+                alive = self.state in ("HELD", "SUSPENDED")
+                if self.state == "LOST":
+                    self.lost_because = self.lost_because or self._session.lost_because or self._session.trouble
+                self._released = True
+                if alive:
+                    await self._session.release_lock(self.key, self.token)
+        finally:
+            self.end_turn()
 
 
 async def opened(client: Client, ttl: float, timeout: float | None = None) -> Session:
-    body = {"client_id": client.client_id, "ttl_ms": round(ttl * 1000)}
+    body = {"client_id": client.client_id, "ttl_ms": milliseconds("ttl", ttl)}
     answer = await client.calls.call("POST", "/sessions", body, timeout=timeout)
     session = Session(client, answer.body["session_id"], ttl, answer.sent + answer.body["ttl_ms"] / 1000 - ttl)
     client.keeper.add(session)

@@ -127,7 +127,7 @@ class ShardWorker:
 
     def _hear(self, body: Mapping[str, Any], sent: float, released: Mapping[str, int]) -> None:
         revoked_in_s, self._heartbeat_s = body["revoked_in_ms"] / 1000, body["heartbeat_ms"] / 1000
-        self._valid_until = max(self._valid_until, clock.valid_until(sent, revoked_in_s))
+        self._valid_until = max(self._valid_until, clock.valid_until(sent, revoked_in_s, self._client.drift))
         self._stop_at = self._valid_until - min(self._heartbeat_s, STOP_AT * revoked_in_s)
         for shard, token in released.items():
             if self._released.get(shard) == token:

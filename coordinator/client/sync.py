@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from coordinator.client import clock
 from coordinator.client.blocking import Seen, SyncBlock, iterated, waiting
 from coordinator.client.client import DEFAULT_TIMEOUT_S, Client
 from coordinator.client.errors import HoldfastError
@@ -71,6 +72,7 @@ class SyncClient(Seen[Client]):
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
+        drift: float = clock.DRIFT,
         raise_priority: bool = True,
     ) -> None:
         thread = HeartbeatThread(priority=raise_priority)
@@ -78,7 +80,7 @@ class SyncClient(Seen[Client]):
         async def made() -> Client:
             return Client(
                 endpoints, client_id=client_id, namespace=namespace, timeout=timeout, headers=headers, tls=tls,
-                token=token,
+                token=token, drift=drift,
             )  # fmt: skip
 
         try:
@@ -130,11 +132,17 @@ class SyncClient(Seen[Client]):
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
         on_lost: Callable[[], None] | None = None,
         interrupt: bool = False,
     ) -> SyncLock:
-        """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy."""
-        lock = self._seen.lock(key, ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        """Entered, it waits for its turn: without limit, or `wait` seconds (0: not at all), then raises LockBusy.
+
+        Every block has a hold of its own, unless it is `reentrant`: see `Client.lock`.
+        """
+        lock = self._seen.lock(
+            key, ttl, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
+        )
         return SyncLock(lock, self._thread, self._seen, on_lost, interrupt)
 
     def locks(
@@ -143,11 +151,13 @@ class SyncClient(Seen[Client]):
         ttl: float = 10.0,
         *,
         wait: float | None = None,
+        reentrant: bool = False,
         on_lost: Callable[[], None] | None = None,
         interrupt: bool = False,
     ) -> SyncLock:
         """Several keys at once, all or none."""
-        return SyncLock(self._seen.locks(keys, ttl, wait=wait), self._thread, self._seen, on_lost, interrupt)
+        lock = self._seen.locks(keys, ttl, wait=wait, reentrant=reentrant)
+        return SyncLock(lock, self._thread, self._seen, on_lost, interrupt)
 
     # --- leases and sessions --------------------------------------------------------------------------------------
 

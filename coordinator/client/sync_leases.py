@@ -135,11 +135,12 @@ class SyncSession(Seen[Session]):
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
         on_lost: Callable[[], None] | None = None,
         interrupt: bool = False,
     ) -> AbstractContextManager[SyncSessionHeld]:
         """As `client.lock`, but kept by the session: the block is told when the session is in doubt."""
-        lock = self._seen.lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        lock = self._seen.lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant)
         return SyncBlock(self._thread, lock, self._held, on_lost, interrupt=interrupt)
 
     def acquire_lock(
@@ -150,9 +151,12 @@ class SyncSession(Seen[Session]):
         mode: Mode = "exclusive",
         permits: int = 1,
         lock_delay: float = 0.0,
+        reentrant: bool = False,
     ) -> SyncSessionHeld:
         """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
-        asking = self._seen.acquire_lock(key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay)
+        asking = self._seen.acquire_lock(
+            key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
+        )
         return self._held(self._thread.run(asking))
 
     def _leased(self, lease: Lease) -> SyncLease:

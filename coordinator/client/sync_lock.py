@@ -20,6 +20,7 @@ class SyncHeld(Seen[Held]):
         super().__init__(held, thread)
         self._client = client
         self.key, self.keys, self.token, self.tokens = held.key, held.keys, held.token, held.tokens
+        self.holder = held.holder
 
     @property
     def valid_for(self) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 from coordinator.client.blocking import A, Seen, SyncBlock, iterating, waiting
 from coordinator.client.client import Client
+from coordinator.client.entries import Entries
 from coordinator.client.errors import LockLost
 from coordinator.client.heartbeat_thread import HeartbeatThread
 from coordinator.client.lock import Lock
@@ -23,20 +25,20 @@ class _Locking(Seen[A]):
     def __init__(self, seen: A, thread: HeartbeatThread, client: Client) -> None:
         super().__init__(seen, thread)
         self._client = client
-        self._entered: list[SyncLock] = []
+        self._entered = Entries[SyncLock](threading.get_ident)
 
     def _lock(self, lock: Lock, on_lost: OnLost | None, interrupt: bool) -> SyncLock:
         return SyncLock(lock, self._thread, self._client, on_lost, interrupt)
 
     def _enter(self, lock: SyncLock) -> SyncHeld:
         held = lock.__enter__()
-        self._entered.append(lock)
+        self._entered.put(lock)
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
+        self._entered.take().__exit__(kind, error, trace)
 
 
 class SyncElection(_Locking[Election]):
@@ -73,7 +75,7 @@ class SyncElection(_Locking[Election]):
 
 
 class SyncSemaphore(_Locking[Semaphore]):
-    """`with client.semaphore("name", 3):` at most three blocks at a time. A client counts once."""
+    """`with client.semaphore("name", 3):` at most three blocks at a time, of whatever threads and clients."""
 
     @property
     def name(self) -> str:

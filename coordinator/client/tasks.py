@@ -38,7 +38,8 @@ _log = logging.getLogger("holdfast.client")
 class Task:
     """One task in this worker's hands. `token` grows with every hand-over: what it writes to may refuse a lower one."""
 
-    def __init__(self, body: Mapping[str, Any], sent: float) -> None:
+    def __init__(self, body: Mapping[str, Any], sent: float, drift: float) -> None:
+        self._drift = drift
         self.task_id: str = body["task_id"]
         self.queue: str = body["queue"]
         self.payload: Any = body["payload"]
@@ -56,8 +57,8 @@ class Task:
         return f"<task {self.task_id} of {self.queue}, attempt {self.attempt}, token {self.token}, {self.state}>"
 
     def confirm(self, sent: float, ttl_s: float, revoked_in_s: float) -> None:
-        self.lease_ends = max(self.lease_ends, clock.valid_until(sent, ttl_s))
-        until = clock.valid_until(sent, revoked_in_s)
+        self.lease_ends = max(self.lease_ends, clock.valid_until(sent, ttl_s, self._drift))
+        until = clock.valid_until(sent, revoked_in_s, self._drift)
         if until > self.valid_until:
             self.confirmed, self.valid_until = sent, until
             self._margin_s = min(self.heartbeat_s, STOP_AT * revoked_in_s)

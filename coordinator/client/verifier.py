@@ -183,4 +183,4 @@ class LeaseVerifier:
             while self._reached < end:
                 self._progress.clear()
                 await self._progress.wait()
-        self._heard, self._sure_until = asked, clock.valid_until(asked, self._ttl_s)
+        self._heard, self._sure_until = asked, clock.valid_until(asked, self._ttl_s, self._client.drift)

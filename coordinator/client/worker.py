@@ -176,7 +176,7 @@ class Worker:
         answer = await self._client.calls.call(
             "POST", asked["path"], body, waits=wait_s, request_id=asked["request_id"]
         )
-        return [Task(each, answer.sent) for each in answer.body["tasks"]]
+        return [Task(each, answer.sent, self._client.drift) for each in answer.body["tasks"]]
 
     async def _begin(self, tasks: list[Task]) -> None:
         """Those of an answer that was long in coming only after a renewal: that tells how long they are ours."""

@@ -21,6 +21,7 @@ from coordinator.http.forwarding import client_identity
 from coordinator.http.keys import NODE
 from coordinator.http.needs import Need
 from coordinator.http.ports import NodeView
+from coordinator.http.whole import Request
 from coordinator.machine.access import EVERYWHERE, AccessToken
 from coordinator.machine.accesscommands import Right, Scope
 from coordinator.machine.limits import MAX_LOOKUP_LEASES
@@ -75,16 +76,18 @@ class Gate:
     async def admit(self, node: NodeView, authorization: str | None, certified: str | None) -> Caller:
         """Whose request it is. `certified`: the identity of the client's certificate, if it showed one."""
         if authorization is None:
+            node.admission.stranger()
             raise unauthenticated("an access token is needed: send it as Authorization: Bearer …")
         text = authorization[len(_SCHEME) :].strip()
         token_id = id_of(text) if authorization[: len(_SCHEME)].lower() == _SCHEME else None
         if token_id is None:
+            node.admission.stranger()
             raise unauthenticated("the header Authorization has no access token; send it as Bearer hf_…")
         digest = digest_of(text)
         if token_id == ROOT:
             token = self._root if self._root and hmac.compare_digest(self._root.digest, digest) else None
         else:
-            token = await _found(_service(node), token_id, digest)
+            token = await _found(node, token_id, digest)
         if token is None:
             raise unauthenticated("this access token is not known: it was revoked, has expired, or never was one")
         if certified is not None and token_id != ROOT and not token.names(certified):
@@ -93,7 +96,7 @@ class Gate:
         return Caller(token, digest)
 
 
-async def admit(request: web.Request) -> Caller | None:
+async def admit(request: Request) -> Caller | None:
     """None where tokens are not asked for."""
     node = request.app[NODE]
     if node.gate is None:
@@ -110,7 +113,7 @@ def count_refusal(node: NodeView, error: ApiError) -> None:
         node.service.telemetry.denials[error.code] += 1
 
 
-def actor_of(request: web.Request) -> Actor:
+def actor_of(request: Request) -> Actor:
     """Of a request without a token: its client's certificate says who it is, or nobody does."""
     identity = client_identity(request)
     return NOBODY if identity is None else Actor(identity, "")
@@ -122,10 +125,12 @@ def _service(node: NodeView) -> Service:
     return node.service
 
 
-async def _found(service: Service, token_id: str, digest: bytes) -> AccessToken | None:
+async def _found(node: NodeView, token_id: str, digest: bytes) -> AccessToken | None:
+    service = _service(node)
     token = proven(service, token_id, digest)
     if token is not None:
         return token
+    node.admission.stranger()
     # It may have been made, or given another secret, by a node that is ahead of this one.
     point = await service.read("linearizable", 0, LOOK_AGAIN_S)
     if isinstance(point, Denied):

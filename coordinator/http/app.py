@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from coordinator.clientlimits import BODY_BYTES, ClientLimits
 from coordinator.http import (
@@ -36,13 +37,14 @@ from coordinator.http import (
     watch,
 )
 from coordinator.http.bodies import respond
-from coordinator.http.entrance import BODIES, LIMITS, Bodies, entrance
+from coordinator.http.entrance import BODIES, LIMITS, Bodies, R, entrance
 from coordinator.http.errors import ApiError
 from coordinator.http.forwarding import forwarding_client
 from coordinator.http.keys import NODE
 from coordinator.http.operations import Operation
 from coordinator.http.ports import NodeView
 from coordinator.http.shedding import Shed
+from coordinator.http.whole import ANSWERS, Answers, Request, Whole
 
 NOUNS = (
     locks, fencing, leases, heartbeats, sessions, explain, tombstones, resources, edges, surroundings, reclaims, queues,
@@ -69,17 +71,30 @@ def build_app(
     app[BODIES] = Bodies()
     app.cleanup_ctx.append(node.admission.watch_load)
     app.on_shutdown.append(node.admission.stop)
-    app.on_response_prepare.append(_add_headers)
+    app.on_response_prepare.append(_on_prepare)
     app.cleanup_ctx.append(forwarding_client)
     operations = app[OPERATIONS] = all_operations()
     app.add_routes([operation.route() for operation in operations])
+    answers: Answers = {
+        (operation.method, operation.path): partial(_answered, partial(entrance, handler=operation.serving()))
+        for operation in operations
+        if operation.takes_whole
+    }
+    app[ANSWERS] = answers
     app.add_routes(openapi.routes(operations))
     app.add_routes(ui.routes())
     return app
 
 
+async def _answered(handler: Callable[[Request], Awaitable[web.StreamResponse]], request: Whole) -> web.StreamResponse:
+    """A request that came whole: as those that aiohttp leads through the middlewares; `handler` has the inner one."""
+    answer = await _one_error_shape(request, handler)
+    _add_headers(request, answer)
+    return answer
+
+
 @web.middleware
-async def _one_error_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _one_error_shape(request: R, handler: Callable[[R], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
     try:
         _refuse_large(request)
         return await handler(request)
@@ -99,20 +114,20 @@ async def _one_error_shape(request: web.Request, handler: Handler) -> web.Stream
         return respond(request, shaped.body(), shaped.status)
 
 
-def _refuse_large(request: web.Request) -> None:
+def _refuse_large(request: Request) -> None:
     """By Content-Length, before a byte of the body is read; aiohttp stops chunked bodies at the same size."""
     limit_bytes = request.app._client_max_size
     if request.content_length is not None and request.content_length > limit_bytes:
         raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, actual_size=request.content_length)
 
 
-def _allowed(request: web.Request, error: web.HTTPMethodNotAllowed) -> list[str]:
+def _allowed(request: Request, error: web.HTTPMethodNotAllowed) -> list[str]:
     """Of a path that is an operation's own, that operation's; GET of a lock that happens to be called `acquire` too."""
     own = {operation.method for operation in request.app[OPERATIONS] if operation.path == request.path}
     return sorted(own or error.allowed_methods)
 
 
-def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
+def _from_aiohttp(request: Request, error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPNotFound():
             return ApiError(404, "not_found", f"there is nothing at {request.path}")
@@ -120,12 +135,17 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
             allowed = ", ".join(_allowed(request, error))
             return ApiError(405, "method_not_allowed", f"{request.path} takes {allowed}, not {request.method}")
         case web.HTTPRequestEntityTooLarge():
-            return ApiError(413, "too_large", "the body is larger than this node accepts; send less at a time")
+            message = "the body is larger than this node accepts; send less at a time"
+            return ApiError(413, "too_large", message, details={"field": "body"})
         case _:
             return ApiError(error.status, "bad_request", error.reason)
 
 
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+async def _on_prepare(request: web.Request, response: web.StreamResponse) -> None:
+    _add_headers(request, response)
+
+
+def _add_headers(request: Request, response: web.StreamResponse) -> None:
     revision, leader = request.app[NODE].position()
     headers = response.headers
     headers["X-Holdfast-Revision"] = str(revision)

@@ -30,7 +30,7 @@ async def backup(call: Call) -> web.StreamResponse:
         # Its steps run one after the other, also when this request is cancelled in the middle of one.
         with contextlib.closing(_Thread(writing)) as thread:
             await trail.begin(call, "cluster.backup", call.request.app[NODE].node_id)
-            return await _send(call.request, thread, revision)
+            return await _send(call.streamed, thread, revision)
 
 
 async def _frozen(call: Call) -> tuple[Writing, int]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import msgpack
 from aiohttp import ClientPayloadError, web
 from aiohttp.http_exceptions import ContentEncodingError
 
-from coordinator.clientlimits import BODY_OBJECTS
-from coordinator.http.entrance import BODIES, BODY_OF, LIMITS
+from coordinator.clientlimits import BODY_DEPTH, BODY_OBJECTS
+from coordinator.http.entrance import BODIES, LIMITS
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.fields import SHOWN_CHARACTERS
+from coordinator.http.whole import Request, Whole
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+"""One that does not end goes to the end of the text: nothing is looked at twice."""
+_BRACKET = re.compile(r"[\[\]{}]")
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -25,9 +32,9 @@ _JSON_TYPES = (JSON, "application/x-www-form-urlencoded", "application/octet-str
 """curl sends the second unless told otherwise; refusing it would only annoy."""
 
 
-async def read_object(request: web.Request) -> dict[Any, Any]:
+async def read_object(request: Request, namespace: str) -> dict[Any, Any]:
     """The body as an object. An empty body is an empty object."""
-    body = await read_bytes(request)
+    body = await read_bytes(request, namespace)
     if not body:
         return {}
     value = _decode(request.content_type, body)
@@ -36,10 +43,12 @@ async def read_object(request: web.Request) -> dict[Any, Any]:
     return value
 
 
-async def read_bytes(request: web.Request) -> bytes:
-    """The whole body, decompressed if it says it is compressed."""
+async def read_bytes(request: Request, namespace: str) -> bytes:
+    """The whole body, decompressed if it says it is compressed. `namespace`: what it counts for, none if empty."""
     bodies, limit_s = request.app[BODIES], request.app[LIMITS].body_seconds
-    bodies.reserve(request, request.get(BODY_OF, ""))
+    bodies.reserve(request, namespace)
+    if isinstance(request, Whole):
+        return request.body
     try:
         async with asyncio.timeout(limit_s):
             body = await request.read()
@@ -53,14 +62,14 @@ async def read_bytes(request: web.Request) -> bytes:
 
 
 def respond(
-    request: web.Request, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    request: Request, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """`payload` in the form the client accepts, JSON unless it names msgpack."""
     if MSGPACK in request.headers.get("Accept", ""):
         packed = msgpack.packb(payload, unicode_errors="replace")
         return web.Response(body=packed, status=status, headers=headers, content_type=MSGPACK)
     # A refusal quotes what it refuses, and that may be no text at all, such as half a surrogate pair.
-    text = (json.dumps(payload, ensure_ascii=False) + "\n").encode(errors="replace")
+    text = (_JSON_OUT.encode(payload) + "\n").encode(errors="replace")
     return web.Response(body=text, status=status, headers=headers, content_type=JSON, charset="utf-8")
 
 
@@ -73,7 +82,8 @@ def _decode(content_type: str, body: bytes) -> Any:
             raise bad_request("the body is not valid msgpack, or has other keys than texts", field="body") from None
     if content_type in _JSON_TYPES:
         return _decode_json(body)
-    raise ApiError(415, "unsupported_type", f"send {JSON} or {MSGPACK}, not {content_type[:SHOWN_CHARACTERS]}")
+    message = f"send {JSON} or {MSGPACK}, not {content_type[:SHOWN_CHARACTERS]}"
+    raise ApiError(415, "unsupported_type", message, details={"field": "Content-Type"})
 
 
 def _decode_json(body: bytes) -> Any:
@@ -82,14 +92,25 @@ def _decode_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is not UTF-8 from byte {error.start} on", field="body") from None
     try:
-        return json.loads(text, object_pairs_hook=_Counted().object, parse_constant=_no_constant)
-    except RecursionError:
-        raise bad_request("the body is nested too deeply", field="body") from None
+        _refuse_many(text)
+        return _JSON_IN.decode(text)
     except json.JSONDecodeError as error:
         raise bad_request(f"the body is not valid JSON: {error.msg} at character {error.pos}", field="body") from None
     except ValueError:
         # Python refuses whole numbers of more than some thousand digits.
         raise bad_request("the body has a number that is too long", field="body") from None
+
+
+def _refuse_many(text: str) -> None:
+    """Before it is read: what it is made of would be there by the time that it could be counted."""
+    if text.count("{") + text.count("[") <= BODY_DEPTH:
+        return
+    brackets = _BRACKET.findall(_STRING.sub("", text))
+    depths = list(accumulate(1 if each in "{[" else -1 for each in brackets))
+    if len(brackets) > 2 * BODY_OBJECTS:
+        raise _many()
+    if max(depths, default=0) > BODY_DEPTH:
+        raise bad_request(f"the body has more than {BODY_DEPTH} objects and lists in each other", field="body")
 
 
 class _Counted:
@@ -109,7 +130,7 @@ class _Counted:
     def _one_more(self) -> None:
         self._left -= 1
         if self._left < 0:
-            raise bad_request(f"the body has more than {BODY_OBJECTS} objects; send less at a time", field="body")
+            raise _many()
 
 
 def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -124,3 +145,13 @@ def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise bad_request(f"{name} is not JSON; send a finite number", field="body")
+
+
+def _many() -> ApiError:
+    message = f"the body has more than {BODY_OBJECTS} objects and lists; send less at a time"
+    return bad_request(message, field="body")
+
+
+_JSON_IN = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+_JSON_OUT = json.JSONEncoder(ensure_ascii=False)
+"""Made once: that takes longer than reading or writing a small body."""

@@ -17,6 +17,7 @@ from coordinator.http.keys import NODE
 from coordinator.http.operations import TIMEOUT_MS_MAX, Call, Operation
 from coordinator.http.ports import HostPort, StatusView
 from coordinator.http.schemas import COUNT, NULLABLE_TEXT, TEXT, listed, record
+from coordinator.http.whole import Request
 
 TIMEOUT_MS_DEFAULT = 30_000
 _ID = "^[A-Za-z0-9._-]+$"
@@ -61,7 +62,9 @@ async def transfer(call: Call) -> web.Response:
 async def snapshot(call: Call) -> web.Response:
     """Of the node that was asked; no other is troubled."""
     host = _host(call.request)
-    return _answer(call, host, await host.snapshot(call.timeout_s))
+    outcome = await host.snapshot(call.timeout_s)
+    trail.end(call, "cluster.snapshot", host.status().node_id, outcome)
+    return _answer(call, host, outcome)
 
 
 def cluster_document(status: StatusView) -> dict[str, Any]:
@@ -70,6 +73,7 @@ def cluster_document(status: StatusView) -> dict[str, Any]:
         "leader": status.leader,
         "term": status.term,
         "revision": status.applied,
+        "level": status.level,
         "members": [
             {
                 "id": member.id,
@@ -79,6 +83,7 @@ def cluster_document(status: StatusView) -> dict[str, Any]:
                 "pid": member.pid,
                 "term": member.term,
                 "applied": member.applied,
+                "known_level": member.level,
             }
             for member in status.members
         ],
@@ -109,7 +114,7 @@ def _answer(call: Call, host: HostPort, outcome: Outcome) -> web.Response:
     raise from_outcome(outcome)
 
 
-def _host(request: web.Request) -> HostPort:
+def _host(request: Request) -> HostPort:
     host = request.app[NODE].host
     if host is None:
         reason = request.app[NODE].unready_reason() or "the node is not ready"
@@ -130,11 +135,12 @@ def _dialled(name: str, text: str) -> str:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _DOCUMENT = record(
-    cluster_id=TEXT, leader=NULLABLE_TEXT, term=COUNT, revision=COUNT,
+    cluster_id=TEXT, leader=NULLABLE_TEXT, term=COUNT, revision=COUNT, level=COUNT,
     members=listed(
         record(
             id=TEXT, role=TEXT, http=TEXT, peer=TEXT, pid={"type": ["integer", "null"]},
             term={"type": ["integer", "null"]}, applied={"type": ["integer", "null"]},
+            known_level={"type": ["integer", "null"]},
         )
     ),
 )  # fmt: skip

@@ -1,11 +1,16 @@
-"""One client's connection: aiohttp's own, with an eye on how long its head takes and whether its answers are taken."""
+"""One client's connection: aiohttp's own, with an eye on how long its head takes and whether its answers are taken.
+
+Requests that came whole (`whole`) it answers itself. It does so only while aiohttp has nothing of this connection: no
+request that is not answered yet, no piece of one, and nothing after which it hangs up. So one of the two has all that
+comes, and answers have the order of the requests. While one is answered here, what comes behind it waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
@@ -13,6 +18,19 @@ from aiohttp.streams import EMPTY_PAYLOAD
 
 from coordinator.clientlimits import HEAD_BYTES, HEADER_BYTES, HEADERS, LINE_BYTES, LINGER_S, SEND_S, ClientLimits
 from coordinator.http.errors import ApiError
+from coordinator.http.shedding import Held
+from coordinator.http.whole import (
+    ANSWERS,
+    BODY_MOST,
+    HEAD_KEPT_MOST,
+    HEAD_MOST,
+    HEADS_KEPT,
+    PIECES_MOST,
+    Head,
+    Whole,
+    read_head,
+    written,
+)
 
 SLOW_HEAD = ApiError(408, "slow_request", "the headers did not come in time; send the request at once", outcome="retry")
 LARGE_HEAD = ApiError(431, "head_too_large", f"URL and headers are more than {HEAD_BYTES} bytes; send fewer")
@@ -23,59 +41,185 @@ class Connection(web.RequestHandler):
     """`begin` is told that a request is being served; `look` is called now and then and ends what takes too long.
     `left` is called once, when the connection is gone."""
 
-    __slots__ = ("_body", "_head_bytes", "_head_since", "_left", "_limits", "_serving", "_stuck_since")
+    __slots__ = (
+        "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_full", "_head_bytes", "_head_since",
+        "_heads", "_idle_since", "_left", "_limits", "_pieces", "_serving", "_stuck_since", "_unanswered", "_wire",
+    )  # fmt: skip
 
     def __init__(
-        self, server: web.Server, limits: ClientLimits, left: Callable[[], None], *, loop: asyncio.AbstractEventLoop
+        self,
+        server: web.Server,
+        app: web.Application,
+        limits: ClientLimits,
+        left: Callable[[], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
             server,
             loop=loop,
-            keepalive_timeout=limits.idle_seconds,
             access_log=None,  # type: ignore[arg-type] # None is how aiohttp's own runner is told, too
             max_line_size=LINE_BYTES,
             max_field_size=HEADER_BYTES,
             max_headers=HEADERS,
             lingering_time=LINGER_S,
         )
+        self._app = app
+        self._answers = app.get(ANSWERS, {})
         self._limits = limits
         self._left = left
         self._serving = False
+        self._ending = False
+        """Nothing more is taken from it."""
+        self._idle_since = loop.time()
         self._body: StreamReader = EMPTY_PAYLOAD
         """Of the last request whose head is complete: until it has come, what comes is no head."""
         self._head_since: float | None = None
         """When the head that is not complete yet began, or could be looked at."""
         self._head_bytes = 0
         self._stuck_since: float | None = None
-        """Since when the client takes nothing of what is sent to it."""
+        """Since when the client takes nothing of what is sent to it, or could have taken the last of it."""
+        self._wire: asyncio.Transport | None = None
+        """Also of one that is closed already, but has something to send."""
+        self._unanswered = 0
+        """Requests that aiohttp has."""
+        self._due: int | None = 0
+        """Bytes that are to come of the last of them; None once it cannot be told where it ends."""
+        self._answering: asyncio.Task[None] | None = None
+        self._heads: dict[bytes, Head] = {}
+        self._behind = bytearray()
+        """What came while a request was answered here, or of one whose body is not complete yet."""
+        self._pieces = 0
+        """In how many reads that came."""
+        self._full = False
+        """So much came that nothing more is read."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._head_since = self._loop.time()
+        self._wire = cast(asyncio.Transport, transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        if self._answering is not None:
+            self._answering.cancel()
         self._left()
 
     def data_received(self, data: bytes) -> None:
+        if self._answering is None and not self._behind:
+            if not self._is_free or not self._take(data):
+                self._pass_on(data)
+            return
+        self._behind += data
+        self._pieces += 1
+        if self._answering is None:
+            self._go_on()
+        elif len(self._behind) > BODY_MOST and self.transport is not None:
+            self._full = True
+            self.transport.pause_reading()
+
+    # --- what came whole ------------------------------------------------------------------------------------------
+
+    @property
+    def _is_free(self) -> bool:
+        """Aiohttp has nothing of this connection, and will not end it."""
+        return not (self._due != 0 or self._unanswered or self._ending or self._stuck_since) and self._body.is_eof()
+
+    def _take(self, data: bytes) -> bool:
+        """The first request of it; False if that is aiohttp's, and with it all of `data`."""
+        end = data.find(b"\r\n\r\n", 0, HEAD_MOST)
+        head = self._head_of(data[: end + 2]) if end > 0 else None
+        if head is None:
+            return False
+        stop = end + 4 + (head.content_length or 0)
+        if stop <= len(data):
+            self._answering = self._loop.create_task(self._answer(head, data[end + 4 : stop]))
+            self._behind += data[stop:]
+        elif self._pieces < PIECES_MOST:
+            self._behind += data
+        else:
+            return False
+        self._head_since, self._head_bytes = None, 0
+        return True
+
+    def _head_of(self, raw: bytes) -> Head | None:
+        head = self._heads.get(raw)
+        if head is None:
+            head = read_head(raw, self._answers)
+            if head is not None and len(raw) <= HEAD_KEPT_MOST:
+                if len(self._heads) >= HEADS_KEPT:
+                    self._heads.clear()
+                self._heads[raw] = head
+        return head
+
+    async def _answer(self, head: Head, body: bytes) -> None:
+        try:
+            answer = await head.answer(Whole(self._app, self, head, body))
+            if self.transport is not None:
+                self.transport.write(written(answer))
+            if isinstance(answer, Held):
+                await answer.hold()
+            self._answering = None
+            self._answered()
+            self._go_on()
+        except asyncio.CancelledError:
+            self._answering = None
+            self.force_close()  # whoever it was: nobody would send the answer any more
+            raise
+        except Exception as error:  # noqa: BLE001 - of a handler none comes out: it is this node's, and the client hears no more
+            self.log_exception("an answer to %s could not be sent", head.path, exc_info=error)
+            self._answering = None
+            self.force_close()
+
+    def _go_on(self) -> None:
+        """With what came meanwhile, if anything did."""
+        data, self._behind = bytes(self._behind), bytearray()
+        if self._full and self.transport is not None:
+            self._full = False
+            self.transport.resume_reading()
+        if data and (not self._is_free or not self._take(data)):
+            self._pass_on(data)
+        if not self._behind:
+            self._pieces = 0
+
+    # --- what is aiohttp's ----------------------------------------------------------------------------------------
+
+    def _pass_on(self, data: bytes) -> None:
         if data and self._body.is_eof():
             self._head_bytes += len(data)
             if self._head_since is None:
                 self._head_since = self._loop.time()
+        known = len(self._messages)
         super().data_received(data)
+        self._due = self._due_after(data, len(self._messages) - known)
+        self._unanswered += len(self._messages) - known
         if self._messages:
             # Heads that are complete. What may have come of another one behind them counts with its next bytes.
             _, self._body = self._messages[-1]
             self._head_since, self._head_bytes = None, 0
+
+    def _due_after(self, data: bytes, new: int) -> int | None:
+        if not data or self._due is None:
+            return self._due
+        if self._due:
+            left = self._due - len(data)
+        elif new == 1 and data[:1].isalpha():
+            message: Any = self._messages[-1][0]
+            if getattr(message, "chunked", True) or message.upgrade or "Transfer-Encoding" in message.headers:
+                return None
+            left = data.find(b"\r\n\r\n") + 4 + int(message.headers.get("Content-Length", 0)) - len(data)
+        else:
+            left = -1
+        return left if left >= 0 else None
 
     def pause_writing(self) -> None:
         self._stuck_since = self._loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._stuck_since = None
+        self._stuck_since = None if self.transport is not None else self._loop.time()
         super().resume_writing()
 
     # --- bounds ---------------------------------------------------------------------------------------------------
@@ -90,19 +234,53 @@ class Connection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._serving = False
-            if self._head_since is not None:
-                self._head_since = self._loop.time()
+            self._unanswered -= 1
+            self._ending = self._ending or not resp.keep_alive
+            self._answered()
+
+    def _answered(self) -> None:
+        self._serving = False
+        self._idle_since = self._loop.time()
+        if self._head_since is not None:
+            self._head_since = self._idle_since
+
+    def close(self) -> None:
+        self._ending = True
+        super().close()
+
+    def force_close(self) -> None:
+        """What was written already is sent, as long as its client takes it."""
+        self._ending = True
+        if self._stuck_since is None:
+            self._stuck_since = self._loop.time()
+        super().force_close()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        self._ending = True
+        if self._answering is not None:
+            await asyncio.wait((self._answering,), timeout=timeout)
+        if self._answering is not None:
+            self._answering.cancel()
+        await super().shutdown(timeout)
+
+    def _process_keepalive(self) -> None:
+        """`look` ends what is idle: of most requests aiohttp does not know."""
 
     def look(self, now: float) -> None:
-        if self._stuck_since is not None and now - self._stuck_since > SEND_S and self.transport is not None:
-            self.transport.abort()
-        elif self._serving or self._messages:
+        if self._stuck_since is not None:
+            if now - self._stuck_since > SEND_S and self._wire is not None:
+                self._wire.abort()  # closing it would wait until the client has taken what it does not take
+        elif self._serving or self._messages or self._answering is not None:
             return  # the next request has time: an answer to it here would be taken for this one's
+        elif self._behind:
+            data, self._behind, self._pieces = bytes(self._behind), bytearray(), 0
+            self._pass_on(data)  # its body takes its time
         elif self._head_bytes > HEAD_BYTES:
             self._refuse(LARGE_HEAD)
         elif self._head_since is not None and now - self._head_since > self._limits.header_seconds:
             self._refuse(SLOW_HEAD)
+        elif self._head_since is None and now - self._idle_since > self._limits.idle_seconds:
+            self.force_close()
 
     def _refuse(self, error: ApiError) -> None:
         """There is no request to answer, so the bytes are written as they are. Silence is not answered at all."""

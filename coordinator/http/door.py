@@ -36,8 +36,11 @@ CROWDED_PLACE = ApiError(
 class Door:
     """Every connection counts from the moment it is accepted until it is gone, hand-shake included."""
 
-    def __init__(self, server: web.Server, limits: ClientLimits, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, server: web.Server, app: web.Application, limits: ClientLimits, tls: ssl.SSLContext | None
+    ) -> None:
         self._server = server
+        self._app = app
         self._limits = limits
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -53,7 +56,7 @@ class Door:
         self._most = _affordable(self._limits.connections)
         found = await self._loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for listening in bind_all(((family, where) for family, _, _, _, where in found), BACKLOG):
-            self._start(self._accept_from(listening))
+            self._start(self._accept_from(listening), listening)
         self._start(self._look_after())
 
     async def close(self) -> None:
@@ -62,23 +65,24 @@ class Door:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, running: Coroutine[Any, Any, None]) -> None:
+    def _start(self, running: Coroutine[Any, Any, None], listening: socket.socket | None = None) -> None:
         task = self._loop.create_task(running)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if listening is not None:
+            task.add_done_callback(lambda _: listening.close())  # also if it is cancelled before it has begun
 
     # --- coming in ------------------------------------------------------------------------------------------------
 
     async def _accept_from(self, listening: socket.socket) -> None:
-        with listening:
-            while True:
-                try:
-                    connection, address = await self._loop.sock_accept(listening)
-                except OSError as error:
-                    await self._shortage(error)
-                    continue
-                self._short = False
-                self._take(connection, str(address[0]))
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                await self._shortage(error)
+                continue
+            self._short = False
+            self._take(connection, str(address[0]))
 
     async def _shortage(self, error: OSError) -> None:
         if error.errno == errno.EBADF:
@@ -145,7 +149,7 @@ class _Seat:
 
     def made(self) -> Connection:
         door = self._door
-        self._connection = Connection(door._server, door._limits, self.leave, loop=door._loop)
+        self._connection = Connection(door._server, door._app, door._limits, self.leave, loop=door._loop)
         door._connections[self._connection] = None
         return self._connection
 

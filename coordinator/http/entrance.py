@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from coordinator.clientlimits import BODIES_BYTES, BODIES_BYTES_PER_NAMESPACE, HEAD_BYTES, ClientLimits
 from coordinator.http.connection import LARGE_HEAD, Connection
 from coordinator.http.errors import ApiError
+from coordinator.http.whole import Request, Whole
 
 LIMITS = web.AppKey("limits", ClientLimits)
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
@@ -27,7 +29,7 @@ class Bodies:
         self._shares: Counter[str] = Counter()
         self.held = 0
 
-    def reserve(self, request: web.Request, namespace: str) -> None:
+    def reserve(self, request: Request, namespace: str) -> None:
         whole = request.content_length
         if whole is None or "Content-Encoding" in request.headers:
             whole = request.app._client_max_size
@@ -41,14 +43,14 @@ class Bodies:
             return
         raise ApiError(429, "overloaded", message, outcome="retry")
 
-    def settle(self, request: web.Request, size: int) -> None:
+    def settle(self, request: Request, size: int) -> None:
         """So long it is."""
         namespace, before = self._of[id(request)]
         self.held += size - before
         self._shares[namespace] += size - before
         self._of[id(request)] = namespace, size
 
-    def release(self, request: web.Request) -> None:
+    def release(self, request: Request) -> None:
         namespace, size = self._of.pop(id(request), ("", 0))
         self.held -= size
         self._shares[namespace] -= size
@@ -57,17 +59,17 @@ class Bodies:
 
 
 BODIES = web.AppKey("bodies", Bodies)
-BODY_OF = web.RequestKey("body_of", str)
-"""The namespace that a request's body counts for; none for what belongs to no namespace."""
+R = TypeVar("R", bound=Request)
 
 
 @web.middleware
-async def entrance(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def entrance(request: R, handler: Callable[[R], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
     connection = request.protocol
     if isinstance(connection, Connection):
         connection.begin()
     try:
-        _refuse_large_head(request)
+        if not isinstance(request, Whole):
+            _refuse_large_head(request)
         refuse_cross_site(request)
         return await handler(request)
     finally:
@@ -80,7 +82,7 @@ def _refuse_large_head(request: web.Request) -> None:
         raise ApiError(LARGE_HEAD.status, LARGE_HEAD.code, LARGE_HEAD.message)
 
 
-def refuse_cross_site(request: web.Request) -> None:
+def refuse_cross_site(request: Request) -> None:
     """A page of another site can make a browser send requests, and open WebSockets; the browser says from where."""
     origin = request.headers.get("Origin")
     if origin is None or (request.method in _HARMLESS and "Upgrade" not in request.headers):

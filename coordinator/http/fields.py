@@ -227,11 +227,10 @@ class PackedIds(Field):
             packed = array("Q", bytes.fromhex("".join(value)))
         except (TypeError, ValueError):
             packed = array("Q")
-        if len(packed) != len(value) or any(len(text) != ID_DIGITS for text in value):
+        if len(packed) != len(value) or 0 in packed or any(len(text) != ID_DIGITS for text in value):
             item = Identity()
             for place, text in enumerate(value):
-                if type(text) is not str or len(text) != ID_DIGITS or not _is_hex(text):
-                    raise item.refuse(f"{name}[{place}]", text)
+                item.read(f"{name}[{place}]", text)
         packed.byteswap()
         return packed.tobytes()
 

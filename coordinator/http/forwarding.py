@@ -11,6 +11,7 @@ from aiohttp import web
 from coordinator.http.errors import ApiError
 from coordinator.http.keys import NODE
 from coordinator.http.ports import MemberView, StatusView
+from coordinator.http.whole import Request
 
 FORWARDED = "X-Holdfast-Forwarded"
 IDENTITY = "X-Holdfast-Identity"
@@ -29,7 +30,7 @@ async def forwarding_client(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def forward_to_leader(request: web.Request, status: StatusView, timeout_s: float) -> web.Response:
+async def forward_to_leader(request: Request, status: StatusView, timeout_s: float) -> web.Response:
     """The leader's answer to this request. Raises ApiError when there is none, saying whether it may have happened."""
     leader = next((member for member in status.members if member.id == status.leader), None)
     if leader is None:
@@ -50,7 +51,7 @@ async def forward_to_leader(request: web.Request, status: StatusView, timeout_s:
         raise ApiError(503, "leader_lost", message, outcome="unknown") from None
 
 
-async def ask_member(request: web.Request, member: MemberView, timeout_s: float) -> web.Response:
+async def ask_member(request: Request, member: MemberView, timeout_s: float) -> web.Response:
     """Another member's answer to this read; ApiError when it does not answer, which never leaves anything in doubt."""
     if FORWARDED in request.headers:
         message = f"this is not {member.id}: another node listens at the address it is known by"
@@ -62,7 +63,7 @@ async def ask_member(request: web.Request, member: MemberView, timeout_s: float)
         raise ApiError(503, "no_answer", message, outcome="retry") from None
 
 
-async def _passed_on(request: web.Request, member: MemberView, timeout_s: float) -> web.Response:
+async def _passed_on(request: Request, member: MemberView, timeout_s: float) -> web.Response:
     headers = {name: request.headers[name] for name in _SENT_ON if name in request.headers}
     body = await request.read()
     # It answers within timeout_s by itself; the margin is for the way there and back.
@@ -83,7 +84,7 @@ async def _passed_on(request: web.Request, member: MemberView, timeout_s: float)
         return web.Response(body=await answer.read(), status=answer.status, headers=kept)
 
 
-def client_identity(request: web.Request) -> str | None:
+def client_identity(request: Request) -> str | None:
     """The client that a certificate names, of this connection or of the one a node passes on; None without either."""
     tls = request.app[NODE].tls
     if tls is None or request.transport is None:
@@ -91,6 +92,6 @@ def client_identity(request: web.Request) -> str | None:
     return tls.identity(request.transport.get_extra_info("peercert"), request.headers.get(IDENTITY))
 
 
-def _on_behalf(request: web.Request) -> dict[str, str]:
+def _on_behalf(request: Request) -> dict[str, str]:
     identity = client_identity(request)
     return {} if identity is None else {IDENTITY: identity}

@@ -14,6 +14,7 @@ from coordinator.http.fields import Integer, PackedIds, Shape, hex_ids
 from coordinator.http.leases import CLIENT
 from coordinator.http.operations import Call, Operation
 from coordinator.http.schemas import COUNT, ID, MS, TEXT, listed, record
+from coordinator.http.whole import Request
 from coordinator.machine.commands import Heartbeat
 from coordinator.machine.limits import MAX_HEARTBEAT_LEASES, MAX_TTL_MS, MIN_TTL_MS
 from coordinator.machine.results import VERDICTS, HeartbeatAnswer
@@ -34,7 +35,7 @@ _BODY = Shape({
 async def beat(call: Call) -> web.Response:
     request = call.request
     if request.content_type == PACKED:
-        command = _packed(request, await read_bytes(request))
+        command = _packed(request, await read_bytes(request, call.body_of))
     else:
         body = call.body
         command = Heartbeat(body["client_id"], body["extend_duration_ms"], body["lease_ids"])
@@ -47,7 +48,7 @@ async def beat(call: Call) -> web.Response:
     return respond(request, _answer(committed.result, command, hidden))
 
 
-def _packed(request: web.Request, body: bytes) -> Heartbeat:
+def _packed(request: Request, body: bytes) -> Heartbeat:
     headers = request.headers
     for name in (CLIENT_HEADER, EXTEND_HEADER):
         if name not in headers:

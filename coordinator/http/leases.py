@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.http import trail
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Field, Identity, Integer, Many, Shape, Text, hex_id, hex_ids
 from coordinator.http.moments import epoch_ms, ttl_ms
@@ -79,6 +80,7 @@ async def renew(call: Call) -> web.Response:
 
 
 async def release(call: Call) -> web.Response:
+    await trail.begin_forced(call, "lease.revoke", call.body["resource_id"])
     committed = await call.propose(c.ReleaseLease(call.body["resource_id"], call.body["client_id"]), _DENIED)
     return call.answer({"success": True, "remaining_reference_count": committed.result.remaining_reference_count})
 
@@ -184,7 +186,8 @@ def operations() -> list[Operation]:
         ),
         Operation(
             **post, path="/api/v1/leases/release", handler=release,
-            body=Shape({"resource_id": _RESOURCE, "client_id": CLIENT}), about="Give a lease back.",
+            body=Shape({"resource_id": _RESOURCE, "client_id": CLIENT}), query=Shape(trail.FORCED),
+            about="Give a lease back.",
             answers={200: record(success=TRUE, remaining_reference_count=REFERENCES)}, denials=(403, 404, 409),
         ),
         *_reads(),

@@ -15,6 +15,7 @@ from coordinator.http.schemas import EPOCH_MS, ID, MS, NULLABLE_ID, NULLABLE_TEX
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.limits import (
+    LISTED_WAITERS,
     MAX_BLOCK_MS,
     MAX_KEYS_PER_ACQUIRE,
     MAX_LISTED_LOCKS,
@@ -22,6 +23,7 @@ from coordinator.machine.limits import (
     MAX_PERMITS,
     MAX_TOKEN,
     MAX_TTL_MS,
+    MAX_WAITERS_PER_KEY,
     MIN_TTL_MS,
 )
 from coordinator.machine.reads import HolderView, LockView
@@ -72,13 +74,24 @@ async def acquire_many(call: Call) -> web.Response:
 async def _acquire(call: Call, command: c.AcquireLock | c.AcquireLocks, first_key: str) -> web.Response:
     refused = {"lock_key": first_key, "client_id": command.client_id, "acquired": False}
     outcome = await call.service.acquire(call.namespace, command, call.request_id, call.timeout_s)
-    committed = call.settled(outcome, refused)
+    try:
+        committed = call.settled(outcome, refused)
+    except ApiError as error:
+        if error.status == 409:
+            error.beside |= _standing(call, first_key)
+        raise
     result = committed.result
     if isinstance(result, r.LocksGranted):
         return call.answer(_granted_many(result, committed))
     if isinstance(result, r.LockGranted):
         return call.answer(_granted(result, committed))
     raise _busy(result, waited_ms=command.block_time_ms)
+
+
+def _standing(call: Call, key: str) -> dict[str, Any]:
+    lock = call.service.machine.lock(call.namespace, key, waiters=0)
+    holder = lock.holders[0].client_id if lock is not None and lock.holders else None
+    return {"holder": holder, "queue_length": 0 if lock is None else lock.queue_length}
 
 
 def _busy(busy: r.LockBusy, waited_ms: int) -> ApiError:
@@ -153,7 +166,7 @@ async def break_lock(call: Call) -> web.Response:
 
 async def get(call: Call) -> web.Response:
     point = await call.read()
-    lock = call.service.machine.lock(call.namespace, call.places["key"], point.now_ms)
+    lock = call.service.machine.lock(call.namespace, call.places["key"], point.now_ms, call.query["waiters"])
     if lock is None:
         raise ApiError(404, "unknown_lock", f"nobody holds {call.places['key'][:64]} or waits for it")
     return call.answer(_lock(lock), point)
@@ -185,7 +198,7 @@ def _lock(lock: LockView) -> dict[str, Any]:
             }
             for waiter in lock.waiters
         ],
-        "queue_length": len(lock.waiters),
+        "queue_length": lock.queue_length,
         "delay_left_ms": lock.delay_left_ms,
     }
 
@@ -229,6 +242,11 @@ def operations() -> list[Operation]:
     holder: dict[str, Field] = {"lock_key": KEY, "client_id": _CLIENT, "fencing_token": TOKEN_FIELD}
     keys = Many(required=True, item=KEY, most=MAX_KEYS_PER_ACQUIRE, distinct=True, about="All of them or none.")
     extend = Integer(required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="From now on.", example=5_000)
+    waiting: dict[str, Field] = {
+        "waiters": Integer(
+            low=0, high=MAX_WAITERS_PER_KEY, default=MAX_WAITERS_PER_KEY, about="Tell of so many at most."
+        ),
+    }
     listing: dict[str, Field] = {
         "prefix": Text(least=0, default="", about="Keys that begin so."),
         "after": Text(least=0, default="", about="Keys after this one: the last of the page before."),
@@ -258,11 +276,12 @@ def operations() -> list[Operation]:
             answers={200: record(broken={"const": True}, lock_key=TEXT, holders=MS)}, denials=(404, 409),
         ),
         Operation(
-            **get_, path="/api/v1/locks", handler=list_locks, query=Shape(listing), about="Locks by prefix.",
+            **get_, path="/api/v1/locks", handler=list_locks, query=Shape(listing),
+            about=f"Locks by prefix, in the order of their keys, each with the first {LISTED_WAITERS} who wait.",
             answers={200: record(locks=listed(_LOCK))}, denials=(404,),
         ),
         Operation(
-            **get_, path="/api/v1/locks/{key:(?s:.+)}", handler=get, places=Shape({"key": KEY}),
+            **get_, path="/api/v1/locks/{key:(?s:.+)}", handler=get, places=Shape({"key": KEY}), query=Shape(waiting),
             about="Who holds a lock, and who waits, in order.", answers={200: _LOCK}, denials=(404,),
         ),
     ]  # fmt: skip

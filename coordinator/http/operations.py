@@ -13,11 +13,11 @@ from aiohttp import web
 from cluster.ports import Committed, Denied, Outcome
 from coordinator.http.access import Caller, actor_of, admit, denial, enter, serve, shown
 from coordinator.http.bodies import PACKED, read_object, respond
-from coordinator.http.entrance import BODY_OF
 from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Shape, Text
 from coordinator.http.keys import NODE
 from coordinator.http.needs import Need, need_of
+from coordinator.http.whole import Request, Whole
 from coordinator.machine import results as r
 from coordinator.machine.commands import Command
 from coordinator.machine.limits import MAX_ID, MAX_REQUEST_ID_BYTES
@@ -95,29 +95,39 @@ class Operation:
         """What it needs of an access token."""
         return need_of(self.method, self.path)
 
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it can be asked by a request that came whole: aiohttp has the names in paths, and what streams."""
+        return not self.streams and "{" not in self.path
+
     def route(self) -> web.RouteDef:
+        allowed = {"allow_head": False} if self.streams else {}
+        return web.route(self.method, self.path, self.serving(), **allowed)
+
+    def serving(self) -> Callable[[Request], Awaitable[web.StreamResponse]]:
+        """Everything between a request and its answer that is the same for all operations."""
         body, query, places = self.asked_in_body(), self.asked_in_url(), self.places
         need, urgent = self.need, self.path.endswith(URGENT)
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: Request) -> web.StreamResponse:
             caller = None if need.place == "open" else await admit(request)
             _refuse_no_text(request, next(iter(places.fields), "path"))
             call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
             if self.spaced:
-                call.take_turn(caller, urgent=urgent)
+                await call.take_turn(caller, urgent=urgent)
             if caller is not None:
                 call.caller, call.need = caller, need
                 enter(call, need)
             if body is not None and request.content_type not in self.also:
-                call.body = body.read(await read_object(request))
+                call.body = body.read(await read_object(request, call.body_of))
             if self.writes:
                 call.request_id = _request_id(request, call.body.get("request_id"))
             return await (self.handler(call) if caller is None else serve(call, need, self.handler))
 
-        return web.route(self.method, self.path, handle, **({"allow_head": False} if self.streams else {}))
+        return handle
 
 
-def _refuse_no_text(request: web.Request, place: str) -> None:
+def _refuse_no_text(request: Request, place: str) -> None:
     """Escapes that are not UTF-8 would be read as other characters, and one name be taken for another."""
     if "%" not in request.raw_path and request.raw_path.isascii():
         return
@@ -132,7 +142,7 @@ def _refuse_no_text(request: web.Request, place: str) -> None:
             raise bad_request(f"{name[:64]} has a % without two digits in the URL; write it %25", field=name[:64])
 
 
-def _request_id(request: web.Request, said: str | None) -> bytes | None:
+def _request_id(request: Request, said: str | None) -> bytes | None:
     header = request.headers.get(IDEMPOTENCY)
     if header is not None:
         REQUEST_ID.read(IDEMPOTENCY, header)
@@ -147,10 +157,10 @@ def _request_id(request: web.Request, said: str | None) -> bytes | None:
     return encoded
 
 
-def _once_each(request: web.Request) -> Mapping[str, str]:
+def _once_each(request: Request) -> Mapping[str, str]:
     query = request.query
-    if len(set(query)) != len(query):
-        twice = next(name for name in query if len(query.getall(name)) > 1)
+    if not isinstance(request, Whole) and len(set(query)) != len(query):
+        twice = next(name for name in query if len(request.query.getall(name)) > 1)
         raise bad_request(f"{twice[:64]!r} is in the URL twice", field=twice[:64])
     return query
 
@@ -158,14 +168,23 @@ def _once_each(request: web.Request) -> Mapping[str, str]:
 class Call:
     """One request, checked: what it says, and the service it is for."""
 
-    def __init__(self, request: web.Request, places: dict[str, Any], query: dict[str, Any]) -> None:
+    def __init__(self, request: Request, places: dict[str, Any], query: dict[str, Any]) -> None:
         self.request = request
         self.places = places
         self.query = query
         self.body: dict[str, Any] = {}
+        self.body_of = ""
+        """The namespace that its body counts for; none for what belongs to no namespace."""
         self.request_id: bytes | None = None
         self.caller: Caller | None = None
         self.need: Need | None = None
+
+    @property
+    def streamed(self) -> web.Request:
+        """The request, of an operation that streams."""
+        if isinstance(self.request, Whole):
+            raise TypeError("an operation that streams was asked by a request that came whole")
+        return self.request
 
     @property
     def service(self) -> Service:
@@ -203,15 +222,16 @@ class Call:
         part = self.places if name in self.places else self.body
         part[name] = MAX_ID
 
-    def take_turn(self, caller: Caller | None, *, urgent: bool) -> None:
-        """Before the body is read; Shed if it is not this namespace's turn. Who may not be there takes nobody's."""
+    async def take_turn(self, caller: Caller | None, *, urgent: bool) -> None:
+        """Before the body is read; Shed if this namespace gets none now. Who may not be there takes nobody's."""
         node, namespace = self.request.app[NODE], self.asked_namespace
         if node.service is None:
             return
         of_it = caller is None or caller.token.reaches("read", namespace)
         per_s = node.service.machine.requests_per_s(namespace) if of_it else None
-        self.request[BODY_OF] = namespace if per_s is not None else ""
+        known = self.body_of = namespace if per_s is not None else ""
         node.admission.admit(namespace, per_s, body_bytes=self.request.content_length or 0, urgent=urgent)
+        await node.admission.turnstile.turn(known)
 
     # --- writes ---------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,8 @@ class MemberView(Protocol):
     def term(self) -> int | None: ...
     @property
     def applied(self) -> int | None: ...
+    @property
+    def level(self) -> int | None: ...
 
 
 class StatusView(Protocol):
@@ -53,6 +55,8 @@ class StatusView(Protocol):
     def applied(self) -> int: ...
     @property
     def lease(self) -> bool: ...
+    @property
+    def level(self) -> int: ...
     @property
     def members(self) -> Sequence[MemberView]: ...
     @property
@@ -86,7 +90,13 @@ class NodeView:
     """
 
     def __init__(
-        self, node_id: str, tls: NodeTls | None = None, data_dir: Path | None = None, gate: Gate | None = None
+        self,
+        node_id: str,
+        tls: NodeTls | None = None,
+        data_dir: Path | None = None,
+        gate: Gate | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.node_id = node_id
         self.gate = gate
@@ -97,7 +107,7 @@ class NodeView:
         self._host: HostPort | None = None
         self._service: Service | None = None
         self._phase = "starting"
-        self.admission = Admission(time.monotonic, self._waiting_commands, self._count_denial)
+        self.admission = Admission(clock, self._waiting_commands, self._count_denial)
 
     def _waiting_commands(self) -> int:
         return 0 if self._service is None else self._service.queue_depth()

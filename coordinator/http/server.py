@@ -38,7 +38,7 @@ class HttpServer:
     async def start(self) -> None:
         await self._runner.setup()
         if self._runner.server is not None:
-            self._door = Door(self._runner.server, self._limits, self._tls)
+            self._door = Door(self._runner.server, self._runner.app, self._limits, self._tls)
             await self._door.open(self._host, self._port)
 
     async def stop(self) -> None:

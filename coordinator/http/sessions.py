@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.http import trail
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Field, Identity, Integer, Shape, Text, hex_id
 from coordinator.http.leases import CLIENT
@@ -32,6 +33,7 @@ async def heartbeat(call: Call) -> web.Response:
 
 
 async def delete(call: Call) -> web.Response:
+    await trail.begin_forced(call, "session.end", hex_id(call.places["id"]))
     committed = await call.propose(c.DeleteSession(call.places["id"]))
     return call.answer({"deleted": True, "session_id": hex_id(call.places["id"]), "leases": committed.result.leases})
 
@@ -100,6 +102,7 @@ def operations() -> list[Operation]:
         ),
         Operation(
             **common, method="DELETE", path="/api/v1/sessions/{id}", writes=True, handler=delete, places=one,
+            query=Shape(trail.FORCED),
             about="End a session and all it owns.",
             answers={200: record(deleted=TRUE, session_id=ID, leases=COUNT)}, denials=(403, 404, 409),
         ),

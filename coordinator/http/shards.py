@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from coordinator import dispatch
+from coordinator.http import trail
 from coordinator.http.errors import bad_request
 from coordinator.http.fields import Field, Flag, Integer, Many, Record, Shape, Text
 from coordinator.http.moments import ttl_ms
@@ -98,6 +99,7 @@ async def list_workers(call: Call) -> web.Response:
 
 
 async def leave(call: Call) -> web.Response:
+    await trail.begin_forced(call, "worker.remove", f"{call.places['queue']}/{call.places['worker_id']}")
     command = t.LeaveWorker(call.places["queue"], call.places["worker_id"])
     result = (await call.propose(command)).result
     return call.answer({"worker_id": call.places["worker_id"], "left": True, "shards": result.shards})
@@ -173,6 +175,7 @@ def operations() -> list[Operation]:
         ),
         Operation(
             tag="shards", places=one, method="DELETE", path=ONE + "/workers/{worker_id}", writes=True, handler=leave,
+            query=Shape(trail.FORCED),
             about="The worker is gone and has stopped: all it had is for others at once.",
             answers={200: record(worker_id=TEXT, left=TRUE, shards=COUNT)}, denials=(404, 409),
         ),

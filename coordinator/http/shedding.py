@@ -3,7 +3,8 @@
 Nothing of a refused request is read but its head. A namespace over its own rate is refused, busy or not. A node that
 is busy refuses requests of the namespaces that ask for more than their share, as many of them as it takes to be no
 longer busy; the others notice nothing. Whoever is refused is told for how long, and until then nothing more is read
-from that connection (`Admission.held`): not every client waits by itself.
+from that connection (`Admission.held`): not every client waits by itself. No two are told the same, or those that were
+refused together would come again together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from aiohttp import web
 from coordinator.clientlimits import (
     AWAY_S,
     BUSY_COMMANDS,
+    BUSY_CROWD,
     BUSY_LAG_S,
     MODEST_REQUESTS,
     PRESSURE_MOST,
@@ -29,11 +32,15 @@ from coordinator.clientlimits import (
     TICK_S,
 )
 from coordinator.http.errors import ApiError
+from coordinator.http.turnstile import Turnstile
 from coordinator.machine.limits import MAX_NAMESPACES
 
 _AVERAGED_S = 0.2
-_PRESSURE_UP, _PRESSURE_DOWN = 2.0, 0.2
-"""A second, while busy and while not: half a second of overload reaches the most, and five let go of it."""
+_PRESSURE_UP, _PRESSURE_DOWN, _PRESSURE_EASED = 2.0, 0.2, 0.03
+"""A second: while busy, while not, and while not only because somebody is refused. Half a second of overload reaches
+the most, and five let go of it once it is over."""
+_BESIEGED_S = 2.0
+"""So long after the last refusal: those that were refused are back by then."""
 
 
 class Shed(ApiError):
@@ -47,7 +54,7 @@ class Shed(ApiError):
         return {"Retry-After": str(max(1, math.ceil(self.retry_s)))}
 
 
-class _Held(web.Response):
+class Held(web.Response):
     def __init__(self, answer: web.Response, seconds: float, let_go: asyncio.Event) -> None:
         super().__init__(body=answer.body, status=answer.status, headers=answer.headers)
         self._seconds = seconds
@@ -55,6 +62,10 @@ class _Held(web.Response):
 
     async def write_eof(self, data: bytes = b"") -> None:
         await super().write_eof(data)
+        await self.hold()
+
+    async def hold(self) -> None:
+        """Returns when the connection's next request may come."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 await self._let_go.wait()
@@ -108,16 +119,24 @@ class Admission:
     """One for all ports of a node. `depth`: how many commands wait to be committed. `refused` is told every code."""
 
     def __init__(
-        self, clock: Callable[[], float], depth: Callable[[], int], refused: Callable[[str], None] = lambda _: None
+        self,
+        clock: Callable[[], float],
+        depth: Callable[[], int],
+        refused: Callable[[str], None] = lambda _: None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock
         self._depth = depth
         self._refused = refused
+        self._chance = chance
+        self.turnstile = Turnstile()
         self._stopping = asyncio.Event()
         self._buckets: dict[str, _Bucket] = {}
         self._shares = _Shares(clock())
         self._owed: dict[str, float] = {}
-        self._lag_s = 0.0
+        self._lag_s = self._crowd = 0.0
+        """How late the loop comes to its work, and how many wait for their turn, on average."""
+        self._refused_at = -math.inf
         self.pressure = 0.0
         """The part of the requests of those that ask too much that is refused."""
         self._refusing = clock(), 0, 0.0
@@ -136,22 +155,28 @@ class Admission:
             missing_s = bucket.missing_s(per_s, now)
             if missing_s:
                 message = f"namespace {namespace} may ask {per_s} times a second of each node; ask less often"
-                away_s = max(missing_s, self._away_s(now))
                 self._refused("rate_limited")
+                away_s = self._away_s(now, missing_s)
                 raise Shed("rate_limited", message, away_s, {"quota": "requests_per_s", "limit": per_s})
         if self.pressure and self._is_due(known, now, urgent):
             message = "this node is busy and your namespace asks for most of it; slow down, or ask another node"
             self._refused("overloaded")
-            raise Shed("overloaded", message, max(1.0, self._away_s(now)), {"namespace": namespace})
+            self._refused_at = now
+            raise Shed("overloaded", message, self._away_s(now, 1.0), {"namespace": namespace})
 
-    def _away_s(self, now: float) -> float:
-        """How long those that are refused now must stay away for refusals not to become the load."""
+    def stranger(self) -> None:
+        """Somebody who has shown no token that is known here: Shed if such ask for too much of a busy node."""
+        self.admit("", None)
+
+    def _away_s(self, now: float, least_s: float) -> float:
+        """How long those that are refused now must stay away for refusals not to become the load; some twice that."""
         passed_s = now - self._refusing[0]
         if passed_s >= 1:
             self._refusing = now, 0, self._refusing[1] / passed_s
         since, count, before_per_s = self._refusing
         self._refusing = since, count + 1, before_per_s
-        return min(AWAY_S, max(before_per_s, count) / REFUSALS_PER_S)
+        needed_s = max(before_per_s, count) / REFUSALS_PER_S
+        return min(AWAY_S, max(least_s, needed_s) * (1 + self._chance()))
 
     def _bucket(self, namespace: str, now: float) -> _Bucket:
         if len(self._buckets) >= 2 * MAX_NAMESPACES:
@@ -170,7 +195,7 @@ class Admission:
 
     def held(self, answer: web.Response, seconds: float) -> web.Response:
         """The same answer, sent at once; but the connection's next request waits, or until this node stops."""
-        return _Held(answer, seconds, self._stopping)
+        return Held(answer, seconds, self._stopping)
 
     async def stop(self, _: web.Application) -> None:
         self._stopping.set()
@@ -180,11 +205,15 @@ class Admission:
     def tick(self, late_s: float) -> None:
         """Every TICK_S: by how much this one came too late."""
         passed_s = TICK_S + late_s
-        self._lag_s += (late_s - self._lag_s) * min(1.0, passed_s / _AVERAGED_S)
-        if self._lag_s > BUSY_LAG_S or self._depth() > BUSY_COMMANDS:
+        part = min(1.0, passed_s / _AVERAGED_S)
+        self._lag_s += (late_s - self._lag_s) * part
+        self._crowd += (self.turnstile.crowd - self._crowd) * part
+        if self._lag_s > BUSY_LAG_S or self._crowd > BUSY_CROWD or self._depth() > BUSY_COMMANDS:
             self.pressure = min(PRESSURE_MOST, self.pressure + _PRESSURE_UP * passed_s)
         elif self.pressure:
-            self.pressure = max(0.0, self.pressure - _PRESSURE_DOWN * passed_s)
+            # While somebody still has to be refused, slowly: who comes back all at once is felt by the others.
+            besieged = self._clock() - self._refused_at < _BESIEGED_S
+            self.pressure = max(0.0, self.pressure - (_PRESSURE_EASED if besieged else _PRESSURE_DOWN) * passed_s)
             if not self.pressure:
                 self._owed.clear()
 

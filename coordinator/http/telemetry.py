@@ -152,6 +152,8 @@ class _Numbers(Collector):
             ("holdfast_watches", "Open watches on this node", service.hub.watches),
             ("holdfast_watch_lag_revisions", "How far the slowest watch is behind", service.hub.lag),
             ("holdfast_revision", "Last applied log index", service.revision),
+            ("holdfast_level", "By which level's rules the state goes", service.machine.level),
+            ("holdfast_known_level", "The highest level that this node knows", service.machine.known_level),
             ("holdfast_disk_free_bytes", "Free on the disk of this node's data directory", free_bytes),
             ("holdfast_disk_bytes", "Size of that disk", disk_bytes),
             ("holdfast_staleness_seconds", "How old this node's state may be", service.staleness_ms() / 1000),

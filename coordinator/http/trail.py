@@ -8,7 +8,7 @@ from aiohttp import web
 
 from cluster.ports import Committed, Outcome
 from coordinator.http.errors import from_outcome
-from coordinator.http.fields import Field, Integer, Shape
+from coordinator.http.fields import Field, Flag, Integer, Shape
 from coordinator.http.keys import NODE
 from coordinator.http.operations import Call, Operation
 from coordinator.http.schemas import COUNT, MS, NULLABLE_TEXT, TEXT, listed, record
@@ -18,6 +18,17 @@ from coordinator.machine.trail import DONE, Action
 
 BEGUN = "begun"
 NOTE_S = 5.0
+
+
+FORCED: dict[str, Field] = {
+    "forced": Flag(default=False, about="Somebody does it in the place of its client: the audit trail tells who."),
+}
+"""For operations of clients that operators use on what is others'."""
+
+
+async def begin_forced(call: Call, action: str, subject: str) -> None:
+    if call.query["forced"]:
+        await begin(call, action, f"{call.namespace}/{subject}")
 
 
 async def begin(call: Call, action: str, subject: str) -> None:

@@ -50,10 +50,11 @@ class Stream(Protocol):
 
 
 async def watch(call: Call) -> web.StreamResponse:
-    request, query, hub = call.request, call.query, call.service.hub
+    request, query, hub = call.streamed, call.query, call.service.hub
     namespace = query["namespace"] or call.namespace
     if not call.service.machine.knows(namespace):
-        raise ApiError(404, "unknown_namespace", f"there is no namespace {namespace[:64]}")
+        message = f"there is no namespace {namespace[:64]}"
+        raise ApiError(404, "unknown_namespace", message, details={"field": "namespace"})
     upgrade = web.WebSocketResponse(heartbeat=COMMENT_S, max_msg_size=4096)
     sockets = upgrade.can_prepare(request).ok
     if not sockets and SSE not in request.headers.get("Accept", ""):

@@ -22,6 +22,7 @@ from coordinator.machine import tombstoneresults as tb
 from coordinator.machine.accesscommands import CreateToken, Scope
 from coordinator.machine.accessverbs import ACCESS_VERBS
 from coordinator.machine.checks import a_name, a_request_id, optional
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.limits import MAX_COMMAND_BYTES, MAX_IDENTITY_CHARACTERS
 from coordinator.machine.taskverbs import TASK_MISFITS, TASK_VERBS
 from coordinator.machine.tombstoneverbs import TOMBSTONE_VERBS
@@ -82,6 +83,9 @@ def _malformed(field: str, wanted: str) -> r.Denied:
 def check_command(command: c.Command) -> r.Denied | None:
     """What `decode_command` would refuse: for the service, which says it before anything reaches the log."""
     verb = _VERB_OF[type(command)]
+    if isinstance(command, c.RaiseLevel) and command.level > LEVEL:
+        # In the log it would stop every node that does not know it; nobody of this release puts it there.
+        return r.Denied("level_unknown", f"this release knows levels up to {LEVEL}", {"field": "level"})
     return _wrong_value(verb, [getattr(command, name) for name in _FIELDS[verb]]) or _misfit(command)
 
 
@@ -145,7 +149,7 @@ _RESULTS: tuple[type[r.Result], ...] = (
     r.DeadLettersMoved, tr.QueuePut, tr.QueueStands, tr.QueueDeleted, tr.TasksPut, tr.TasksAcquired, tr.TasksAnswered,
     tr.TaskFailed, tr.TaskTaken, tr.TasksMoved, tr.ShardsPut, tr.WorkerSeen, tr.WorkerLeft,
     tb.CopyRegistered, tb.CopiesVerified, tb.TombstonesAcked, tb.HolderRemoved,
-    ar.TokenPut, ar.TokenRevoked, ar.ActionNoted,
+    ar.TokenPut, ar.TokenRevoked, ar.ActionNoted, r.LevelRaised,
 )  # fmt: skip
 """A result's tag on the wire is its place here: append, never reorder."""
 

@@ -312,6 +312,13 @@ class Sweep:
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class RaiseLevel:
+    """From the leader, once every member knows it: from here on all go by the rules of this level (`levels`)."""
+
+    level: int
+
+
 Command = (
     AcquireLease
     | AcquireLeases
@@ -344,6 +351,7 @@ Command = (
     | PutNamespace
     | DeleteNamespace
     | Sweep
+    | RaiseLevel
     | TaskCommand
     | TombstoneCommand
     | AccessCommand

@@ -12,6 +12,7 @@ import numpy as np
 from coordinator.machine import tombstones
 from coordinator.machine.columns import Slots
 from coordinator.machine.graph import release_many
+from coordinator.machine.levels import FORMERS
 from coordinator.machine.namespaces import RESOURCES, Namespace
 from coordinator.machine.state import SLOT_MASK, State
 
@@ -37,6 +38,8 @@ def forget_many(state: State, namespace: Namespace, slots: Slots) -> None:
         names.drop(name, times)
     for name in own.tolist():
         names.drop(name)
+    if state.level >= FORMERS:
+        state.formers.leave_many(slots, namespace.number, rows["generation"])
     shifts = np.where(rows["restored"] != 0, state.generation_shift, 0)
     generations = rows["generation"].astype(np.int64) + 1 + shifts & SLOT_MASK
     release_many(table, slots, generation=np.maximum(generations, 1), timer=rows["timer"])

@@ -165,6 +165,51 @@ class HolderLinks(SideTable):
         return before, after
 
 
+class FormerTenants(SideTable):
+    """Beside each resource row, whose resources its slot had last: the namespace (plus one) of those that left one
+    after the other, and the first and the last of their generations. What was there before those is forgotten.
+
+    A restored backup's slots go on with other generations (`restoring`). Those in between may be of anybody, issued
+    after the backup: so a run of generations ends there, and nothing is said of what was not seen to leave.
+    """
+
+    FIELDS = (("namespace", "u4"), ("first", "u4"), ("last", "u4"))
+
+    namespace: memoryview
+    first: memoryview
+    last: memoryview
+
+    def leave(self, slot: int, namespace: int, generation: int) -> None:
+        """The resource of this generation is gone."""
+        self.cover(slot)
+        self.touch(slot)
+        if self.namespace[slot] != namespace + 1 or self.last[slot] != generation - 1:
+            self.namespace[slot], self.first[slot] = namespace + 1, generation
+        self.last[slot] = generation
+
+    def leave_many(self, slots: Slots, namespace: int, generations: npt.NDArray[Any]) -> None:
+        """`leave` for one after the other, each slot once."""
+        self.cover(int(slots.max()))
+        self.touch_many(slots)
+        before = generations.astype(np.int64) - 1
+        begins = (self.column("namespace")[slots] != namespace + 1) | (self.column("last")[slots] != before)
+        self.column("namespace")[slots] = namespace + 1
+        self.column("first")[slots[begins]] = generations[begins]
+        self.column("last")[slots] = generations
+
+    def had(self, slot: int, namespace: int, generation: int) -> bool:
+        """Whether the resource of this generation left the slot and was of this namespace, as far as it is known."""
+        known = slot < self.used and self.namespace[slot] == namespace + 1
+        return known and self.first[slot] <= generation <= self.last[slot]
+
+    def forget_namespace(self, namespace: int) -> None:
+        """Its number is the next one's, who must not be told of what was before."""
+        slots = np.flatnonzero(self.column("namespace")[: self.used] == namespace + 1)
+        self.touch_many(slots)
+        for field, _ in self.FIELDS:
+            self.column(field)[slots] = 0
+
+
 @dataclass(slots=True)
 class Lane:
     """Clean-ups of one kind for one provider. Its failures delay only itself."""

@@ -23,6 +23,7 @@ from coordinator.machine.graph import (
     SUSPECTS,
     UNREFERENCED,
 )
+from coordinator.machine.levels import FORMERS
 from coordinator.machine.limits import NEVER_MS
 from coordinator.machine.names import KIND, PROVIDER, RESOURCE
 from coordinator.machine.state import ACTIVE, State
@@ -37,6 +38,7 @@ def check(state: State) -> None:
     _check_lanes(state)
     _check_sets(state)
     _check_moments(state)
+    _check_formers(state)
 
 
 def used(table: SlotTable) -> list[int]:
@@ -169,3 +171,14 @@ def _check_moments(state: State) -> None:
             limit = bucket_of(max(at_ms, state.now_ms))
             require(0 < table.timer[slot] <= limit, "no timer looks at a resource when it is due")
     require(all(table.state[slot] != FREE for slot in state.dying), "a resource that is gone is dying")
+
+
+def _check_formers(state: State) -> None:
+    formers, table = state.formers, state.resources
+    require(state.level >= FORMERS or not formers.used, "former tenants are known at a level that knows of none")
+    require(formers.used <= table.used, "a slot that was never used had a tenant")
+    for slot in formers.column("namespace")[: formers.used].nonzero()[0].tolist():
+        require(formers.namespace[slot] - 1 in state.namespaces.by_number, "a former tenant's namespace is gone")
+        require(0 < formers.first[slot] <= formers.last[slot], "a former tenant without a generation")
+        # Behind a restore's shift the slot may have come around to any generation.
+        require(state.generation_shift or formers.last[slot] < table.generation[slot], "a former tenant is none yet")

@@ -193,6 +193,8 @@ def _check_names(state: State) -> None:
 
 def _check_locks(state: State) -> None:
     table, holding = state.leases, set()
+    keys = sorted((state.names.namespace[key], state.names.text(key)) for key in state.locks)
+    require(state.lock_keys.items() == keys, "the keys of the locks are not those that are listed")
     for key, lock in state.locks.items():
         require(state.names.state[key] == LOCK, "a lock's key is no lock's name")
         require(lock.holders or key in state.queues or lock.delay_until_ms, "an idle lock was kept")

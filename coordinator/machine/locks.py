@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coordinator.machine import leases, taskmoves, tasktenure
+from coordinator.machine import leases, tasktenure
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
 from coordinator.machine.leaserows import KEPT
 from coordinator.machine.limits import MAX_WAITERS_PER_KEY
@@ -29,6 +29,7 @@ from coordinator.machine.results import (
 )
 from coordinator.machine.state import Lock, State, Waiter
 from coordinator.machine.waiters import (
+    begin,
     busy,
     dismiss,
     end_hold,
@@ -58,32 +59,37 @@ def _acquire(
     if isinstance(session, Denied):
         return session
     names = state.names
-    known = [names.find(LOCK, namespace.number, text) for text in lock_keys]
-    denied = _over(state, namespace, lock_keys, command.client_id)
+    wanted = [names.wanted(LOCK, namespace.number, text) for text in lock_keys]
+    keys = tuple(map(names.look, wanted))
+    denied = _over(state, namespace, keys, lock_keys, command.client_id)
     if denied is not None:
         return denied
-    settle(state, [key for key in known if key >= 0])
-    ask = Waiter(
-        0, namespace.number, tuple(names.find(LOCK, namespace.number, text) for text in lock_keys),
-        names.find(CLIENT, namespace.number, command.client_id), command.lease_time_ms, command.mode, command.permits,
-        session, command.lock_delay_ms, state.now_ms + command.block_time_ms, state.request_id,
-        isinstance(command, AcquireLocks),
+    if any(key in state.locks for key in keys):
+        settle(state, keys)
+        keys = tuple(map(names.look, wanted))  # of some there may be nothing left
+    wanted_client = names.wanted(CLIENT, namespace.number, command.client_id)
+    client = names.look(wanted_client)
+    rest = (
+        command.lease_time_ms, command.mode, command.permits, session, command.lock_delay_ms,
+        state.now_ms + command.block_time_ms, state.request_id, isinstance(command, AcquireLocks),
     )  # fmt: skip
-    rule = _rule(state, namespace, ask, command.block_time_ms)
+    rule = _rule(state, namespace, Waiter(0, namespace.number, keys, client, *rest), command.block_time_ms)
     if isinstance(rule, Denied):
         return rule
     # Names come last, so that a refusal leaves no trace; what keeps them are the holds, the locks and the waiter.
-    keys = tuple(names.intern(LOCK, namespace.number, text) for text in lock_keys)
-    client = names.intern(CLIENT, namespace.number, command.client_id)
-    result = rule(state, replace(ask, keys=keys, client=client))
+    keys = tuple(names.take(each, key) for each, key in zip(wanted, keys, strict=True))
+    client = names.take(wanted_client, client)
+    result = rule(state, Waiter(0, namespace.number, keys, client, *rest))
     names.drop(client)
     for key in keys:
         names.drop(key)
     return result
 
 
-def _over(state: State, namespace: Namespace, lock_keys: tuple[str, ...], client_id: str) -> Denied | None:
-    new = sum(1 for text in lock_keys if state.names.find(LOCK, namespace.number, text) not in state.locks)
+def _over(
+    state: State, namespace: Namespace, keys: tuple[int, ...], lock_keys: tuple[str, ...], client_id: str
+) -> Denied | None:
+    new = sum(key not in state.locks for key in keys)
     denied = namespace.over(LOCKS, new) or leases.over_names(state, namespace, LOCK, lock_keys, client_id)
     if denied is None and not state.leases.room(len(lock_keys)):
         return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases and holds")
@@ -133,10 +139,7 @@ def _wait(state: State, ask: Waiter) -> Result:
     waiter = replace(ask, waiter_id=state.last_waiter)
     for key in waiter.keys:
         if key not in state.locks:
-            state.names.refer(key)
-            namespace.used[LOCKS] += 1
-            state.locks[key] = Lock(ask.mode, ask.permits, (), 0, 0)
-            taskmoves.lock_taken(state, key)
+            begin(state, key, Lock(ask.mode, ask.permits, (), 0, 0))
     state.names.refer(waiter.client)
     state.waiters[waiter.waiter_id] = waiter
     state.enqueue(waiter)

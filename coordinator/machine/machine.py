@@ -26,7 +26,8 @@ from coordinator.machine.audit import Audit
 from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
-from coordinator.machine.limits import MAX_NOW_MS
+from coordinator.machine.levels import LEVEL, OLDEST, SHARES, TooNew
+from coordinator.machine.limits import MAX_NOW_MS, MAX_WAITERS_PER_KEY
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.requests import fingerprint_of, key_of
 from coordinator.machine.results import Denied, LockBusy, Result
@@ -37,14 +38,16 @@ from coordinator.machine.taskreads import Dispatch
 from coordinator.machine.tombstonereads import CopyReads
 from coordinator.machine.trail import RECORDED, Action, is_forced
 
-__all__ = ["FormatError", "FrozenMachine", "Machine"]
+__all__ = ["FormatError", "FrozenMachine", "Machine", "TooNew"]
 
 
 class Machine:
     """Not thread-safe: the node's one thread applies and reads. A frozen state may be read on any thread."""
 
-    def __init__(self) -> None:
-        self.state = State()
+    def __init__(self, known_level: int = LEVEL) -> None:
+        self.state = State(known_level)
+        self.restored_level = OLDEST
+        """Of the snapshot that this node began with or was sent since; the entries after it may have raised it."""
         self._ring = EventRing()
 
     # --- the log --------------------------------------------------------------------------------------------------
@@ -81,7 +84,8 @@ class Machine:
         result = self._obey(request, namespace)
         state.request_id = None
         if not isinstance(result, Denied | LockBusy) and namespace.name in state.namespaces.by_name:
-            state.requests.remember(key, fingerprint, result, state.now_ms, state.revision)
+            shares = state.level >= SHARES
+            state.requests.remember(key, fingerprint, result, state.now_ms, state.revision, shares=shares)
         return result
 
     def _obey(self, request: Request, namespace: Namespace) -> Result:
@@ -109,7 +113,8 @@ class Machine:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """All or nothing: a state that cannot be read leaves this one as it was."""
-        self.state = snapshot.read(chunks)
+        self.state = snapshot.read(chunks, self.state.known_level)
+        self.restored_level = self.state.level
         self._ring.clear(self.state.revision)
 
     def digest(self) -> bytes:
@@ -117,6 +122,15 @@ class Machine:
         return snapshot.digest(self.state)
 
     # --- reads ----------------------------------------------------------------------------------------------------
+
+    @property
+    def level(self) -> int:
+        """Whose rules are in force."""
+        return self.state.level
+
+    @property
+    def known_level(self) -> int:
+        return self.state.known_level
 
     @property
     def revision(self) -> int:
@@ -181,9 +195,12 @@ class Machine:
         """A page of the sessions of clients that begin so, and where the next one starts; None at the end."""
         return reads.session_page(self.state, self._number(namespace), prefix, start, limit, self._at(now_ms))
 
-    def lock(self, namespace: str, lock_key: str, now_ms: int | None = None) -> reads.LockView | None:
+    def lock(
+        self, namespace: str, lock_key: str, now_ms: int | None = None, waiters: int = MAX_WAITERS_PER_KEY
+    ) -> reads.LockView | None:
+        """With the first so many of its waiters."""
         number = self._number(namespace)
-        return reads.lock(self.state, number, lock_key, self._at(now_ms)) if number >= 0 else None
+        return reads.lock(self.state, number, lock_key, self._at(now_ms), waiters) if number >= 0 else None
 
     def locks(
         self, namespace: str, prefix: str, limit: int, after: str = "", now_ms: int | None = None

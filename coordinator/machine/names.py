@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,15 @@ RESOURCE, CLIENT, LOCK, PROVIDER, KIND, QUEUE, TASK_KEY = range(1, 8)
 MOVED_PER_CHANGE = 4
 """Rows looked at, for every name that comes or goes, while the arena's garbage is being collected."""
 MOVED_AT_A_TIME = 1_024
+
+
+class Wanted(NamedTuple):
+    """A name that is looked for, with its key: for whoever needs it more than once."""
+
+    kind: int
+    namespace: int
+    text: bytes
+    key: int
 
 
 class NameTable(SlotTable):
@@ -89,6 +99,14 @@ class NameTable(SlotTable):
         encoded = text.encode()
         return self._find(kind, namespace, encoded, self._key(kind, namespace, encoded))
 
+    def wanted(self, kind: int, namespace: int, text: str) -> Wanted:
+        encoded = text.encode()
+        return Wanted(kind, namespace, encoded, self._key(kind, namespace, encoded))
+
+    def look(self, wanted: Wanted) -> int:
+        """The same as `find`."""
+        return self._find(*wanted)
+
     def find_many(self, kind: int, namespace: int, texts: Sequence[bytes], keys: npt.NDArray[np.uint32]) -> Slots:
         """The same for many, with their keys: -1 for each that is not known."""
 
@@ -112,12 +130,15 @@ class NameTable(SlotTable):
 
     def intern(self, kind: int, namespace: int, text: str) -> int:
         """The number of the name, with one more reference to it."""
-        encoded = text.encode()
-        key = self._key(kind, namespace, encoded)
-        slot = self._find(kind, namespace, encoded, key)
+        wanted = self.wanted(kind, namespace, text)
+        return self.take(wanted, self.look(wanted))
+
+    def take(self, wanted: Wanted, slot: int) -> int:
+        """The same as `intern`; `slot` is what `look` has answered just now."""
         if slot >= 0:
             self.refer(slot)
             return slot
+        kind, namespace, encoded, key = wanted
         slot = self.allocate()
         self.touch(slot)
         self.offset[slot] = self.arena.store(encoded)

@@ -6,9 +6,9 @@ by then is told as EXPIRED, and a hold past it is no hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.machine import garbage, resources, sweep
 from coordinator.machine.columns import FREE
 from coordinator.machine.leases import effective_expiry
-from coordinator.machine.limits import MAX_LIFETIME_MS, MAX_LISTED_LOCKS, NEVER_MS
+from coordinator.machine.limits import LISTED_WAITERS, MAX_LIFETIME_MS, MAX_LISTED_LOCKS, NEVER_MS
 from coordinator.machine.names import LOCK, RESOURCE
 from coordinator.machine.namespaces import COUNTED, Quotas
 from coordinator.machine.state import ACTIVE, State
@@ -78,7 +78,8 @@ class LockView:
     permits: int
     holders: tuple[HolderView, ...]
     waiters: tuple[WaiterView, ...]
-    """In the order they will be granted."""
+    """In the order they will be granted, so many as were asked for."""
+    queue_length: int
     delay_left_ms: int
 
 
@@ -238,29 +239,23 @@ def session_page(
     return found, None
 
 
-def lock(state: State, namespace: int, lock_key: str, now_ms: int) -> LockView | None:
+def lock(state: State, namespace: int, lock_key: str, now_ms: int, waiters: int) -> LockView | None:
     """None when nobody holds it, waits for it, or is kept out by its delay."""
     key = state.names.find(LOCK, namespace, lock_key)
-    return _lock(state, key, now_ms) if key in state.locks else None
+    return _lock(state, key, now_ms, waiters) if key in state.locks else None
 
 
 def locks(state: State, namespace: int, prefix: str, now_ms: int, limit: int, after: str = "") -> list[LockView]:
     """Known locks whose key begins with `prefix` and comes after `after`, in the order of their keys."""
-
-    def matching() -> Iterator[tuple[str, int]]:
-        for key in state.locks:
-            if state.names.namespace[key] == namespace:
-                text = state.names.text(key)
-                if text.startswith(prefix) and text > after:
-                    yield text, key
-
-    return [_lock(state, key, now_ms) for _, key in nsmallest(min(limit, MAX_LISTED_LOCKS), matching())]
+    keys = islice(state.lock_keys.following(namespace, prefix, after), min(limit, MAX_LISTED_LOCKS))
+    return [_lock(state, state.names.find(LOCK, namespace, key), now_ms, LISTED_WAITERS) for key in keys]
 
 
-def _lock(state: State, key: int, now_ms: int) -> LockView:
+def _lock(state: State, key: int, now_ms: int, most: int) -> LockView:
     record = state.locks[key]
     holders = tuple(_holder(state, slot, now_ms) for slot in record.holders if effective_expiry(state, slot) > now_ms)
-    waiting = (state.waiters[number] for number in state.queues.get(key, ()))
+    queue = state.queues.get(key, ())
+    waiting = (state.waiters[number] for number in islice(queue, most))
     waiters = tuple(
         WaiterView(
             waiter.waiter_id, state.names.text(waiter.client), waiter.mode, len(waiter.keys),
@@ -269,7 +264,7 @@ def _lock(state: State, key: int, now_ms: int) -> LockView:
         for waiter in waiting
     )  # fmt: skip
     delay_ms = _left(now_ms, record.delay_until_ms)
-    return LockView(state.names.text(key), record.mode, record.permits, holders, waiters, delay_ms)
+    return LockView(state.names.text(key), record.mode, record.permits, holders, waiters, len(queue), delay_ms)
 
 
 def _holder(state: State, slot: int, now_ms: int) -> HolderView:

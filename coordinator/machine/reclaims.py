@@ -39,6 +39,7 @@ from coordinator.machine.graph import (
     push_many,
     take_out,
 )
+from coordinator.machine.levels import FORMERS
 from coordinator.machine.limits import (
     BACK_OFF_MS,
     LANE_FAILURES,
@@ -200,12 +201,21 @@ def _verdict(state: State, namespace: Namespace, number: int, worker_id: str, to
     if slot >= table.used or not table.generation[slot]:
         return "unknown"
     if table.generation[slot] != number >> 32:
-        return "already_done" if 0 < number >> 32 < table.generation[slot] else "unknown"
+        return "already_done" if _was_done(state, namespace, number) else "unknown"
     if not table.state[slot] or state.names.namespace[table.name[slot]] != namespace.number:
         return "unknown"
     if table.state[slot] in (LIVE, DYING) or not table.worker[slot] or table.token[slot] != token:
         return "not_holder"
     return "ok" if state.names.text(table.worker[slot] - 1) == worker_id else "not_holder"
+
+
+def _was_done(state: State, namespace: Namespace, number: int) -> bool:
+    """Whether it is an earlier one of its slot: of this namespace, from the level on at which that is remembered."""
+    slot, generation = number & SLOT_MASK, number >> 32
+    if state.level >= FORMERS:
+        return state.formers.had(slot, namespace.number, generation)
+    earlier: bool = 0 < generation < state.resources.generation[slot]
+    return earlier
 
 
 def ack(state: State, namespace: Namespace, command: AckReclaims) -> Result:

@@ -1,7 +1,8 @@
 """Remembered requests: the same request id applies once and is answered the same, also after a failover.
 
 Only requests that changed something are remembered: a denied one changed nothing, so repeating it is safe as it is.
-Bounded in time, in number and in bytes; the oldest go first, on every node in the same order.
+Bounded in time, in number and in bytes. When there are too many, the oldest go first, on every node in the same order:
+of the namespace that has the most, so that none can make another's be forgotten (below the level SHARES, of all).
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from heapq import heappop, heappush, heapreplace
+
+import numpy as np
 
 from coordinator.machine.limits import MAX_REQUEST_BYTES, MAX_REQUESTS, REQUEST_MEMORY_MS
 from coordinator.machine.results import (
@@ -48,6 +52,10 @@ def key_of(namespace: int, request_id: bytes) -> bytes:
     return namespace.to_bytes(2, "little") + request_id
 
 
+def _namespace_of(key: bytes) -> int:
+    return int.from_bytes(key[:2], "little")
+
+
 def size_of(key: bytes, result: Result) -> int:
     extra = 0
     if isinstance(result, HeartbeatAnswer):
@@ -75,15 +83,39 @@ def size_of(key: bytes, result: Result) -> int:
     return OVERHEAD_BYTES + len(key) + extra
 
 
+class _Shares:
+    """How many requests each namespace has, or how many bytes of them. The largest is found without a walk in Python:
+    in a memory that is full every request asks for it, and there may be thousands of namespaces."""
+
+    def __init__(self) -> None:
+        self._column = np.zeros(64, dtype=np.int64)
+
+    def __getitem__(self, namespace: int) -> int:
+        return int(self._column[namespace])
+
+    def add(self, namespace: int, by: int) -> None:
+        if namespace >= len(self._column):
+            self._column = np.concatenate((self._column, np.zeros(namespace + 1, dtype=np.int64)))
+        self._column[namespace] += by
+
+    def largest(self) -> int:
+        """Of equal ones the first."""
+        return int(self._column.argmax())
+
+
 class Requests:
     def __init__(self, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_REQUEST_BYTES) -> None:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.remembered: dict[bytes, Remembered] = {}
         """Oldest first; that order is part of the state."""
         self.size_bytes = 0
-        self._ages: deque[tuple[int, bytes]] = deque()
-        """Serials and keys, oldest first; those of requests forgotten or asked anew are skipped. (Not the order
-        of the dictionary: its first key is found by walking over all keys that were ever before it.)"""
+        self._ages: dict[int, deque[tuple[int, bytes]]] = {}
+        """By namespace, those that have some or had: serials and keys, oldest first; those of requests forgotten or
+        asked anew are skipped. (Not the order of a dictionary: its first key is found by walking over all keys that
+        were ever before it.)"""
+        self._counts, self._sizes = _Shares(), _Shares()
+        self._heads: list[tuple[int, int]] = []
+        """A heap with one serial of each of these namespaces, no younger than its oldest."""
         self._last_serial = 0
 
     def recall(self, key: bytes, fingerprint: bytes, now_ms: int, revision: int) -> Result | None:
@@ -95,34 +127,68 @@ class Requests:
         self.remembered[key] = replace(found, asked=revision)
         return found.result
 
-    def remember(self, key: bytes, fingerprint: bytes, result: Result, now_ms: int, revision: int) -> None:
+    def remember(
+        self, key: bytes, fingerprint: bytes, result: Result, now_ms: int, revision: int, *, shares: bool = False
+    ) -> None:
+        """`shares`: too many are the fault of the namespace that has the most."""
         self.forget(key)
         self._last_serial += 1
-        self.remembered[key] = Remembered(now_ms + REQUEST_MEMORY_MS, fingerprint, result, revision, self._last_serial)
-        self._ages.append((self._last_serial, key))
-        self.size_bytes += size_of(key, result)
+        self._add(key, Remembered(now_ms + REQUEST_MEMORY_MS, fingerprint, result, revision, self._last_serial))
         while len(self.remembered) > self._max_requests or self.size_bytes > self._max_bytes:
-            self.forget(self._oldest())
+            self.forget(self._oldest_of(self._largest() if shares else self._with_oldest()))
 
-    def _oldest(self) -> bytes:
-        """Of what is remembered, which is something."""
+    def _add(self, key: bytes, entry: Remembered) -> None:
+        namespace = _namespace_of(key)
+        ages = self._ages.get(namespace)
+        if ages is None:
+            ages = self._ages[namespace] = deque()
+            heappush(self._heads, (entry.serial, namespace))
+        self.remembered[key] = entry
+        ages.append((entry.serial, key))
+        self._counts.add(namespace, 1)
+        self._resize(namespace, size_of(key, entry.result))
+
+    def _resize(self, namespace: int, by: int) -> None:
+        self.size_bytes += by
+        self._sizes.add(namespace, by)
+
+    def _oldest_of(self, namespace: int) -> bytes:
+        ages = self._ages[namespace]
         while True:
-            serial, key = self._ages[0]
+            serial, key = ages[0]
             found = self.remembered.get(key)
             if found is not None and found.serial == serial:
                 return key
-            self._ages.popleft()
+            ages.popleft()
+
+    def _with_oldest(self) -> int:
+        """The namespace that has the oldest of all; there is one."""
+        while True:
+            serial, namespace = self._heads[0]
+            if not self._counts[namespace]:
+                heappop(self._heads)
+                del self._ages[namespace]
+                continue
+            oldest = self.remembered[self._oldest_of(namespace)].serial
+            if oldest == serial:
+                return namespace
+            heapreplace(self._heads, (oldest, namespace))
+
+    def _largest(self) -> int:
+        """The namespace that has the most of what there is too much of."""
+        many = len(self.remembered) > self._max_requests
+        return (self._counts if many else self._sizes).largest()
 
     def conclude(self, key: bytes, result: Result) -> None:
         """The final answer in the place of `LockWaiting`, for whoever asks again with the same id."""
         found = self.remembered.get(key)
         if found is not None:
-            self.size_bytes += size_of(key, result) - size_of(key, found.result)
+            self._resize(_namespace_of(key), size_of(key, result) - size_of(key, found.result))
             self.remembered[key] = replace(found, result=result)
 
     def forget_old(self, now_ms: int) -> None:
         for _ in range(min(FORGET_PER_ENTRY, len(self.remembered))):
-            key = self._oldest()
+            key = self._oldest_of(self._with_oldest())
             if self.remembered[key].expires_ms > now_ms:
                 return
             self.forget(key)
@@ -134,13 +200,15 @@ class Requests:
 
     def forget(self, key: bytes) -> None:
         found = self.remembered.pop(key, None)
-        if found is not None:
-            self.size_bytes -= size_of(key, found.result)
+        if found is None:
+            return
+        namespace = _namespace_of(key)
+        self._resize(namespace, -size_of(key, found.result))
+        self._counts.add(namespace, -1)
+        if not self._counts[namespace]:
+            self._ages[namespace].clear()
 
     def restore(self, remembered: dict[bytes, Remembered]) -> None:
-        self.remembered = {
-            key: replace(entry, serial=serial) for serial, (key, entry) in enumerate(remembered.items(), 1)
-        }
+        for serial, (key, entry) in enumerate(remembered.items(), 1):
+            self._add(key, replace(entry, serial=serial))
         self._last_serial = len(remembered)
-        self._ages = deque((entry.serial, key) for key, entry in self.remembered.items())
-        self.size_bytes = sum(size_of(key, entry.result) for key, entry in remembered.items())

@@ -30,6 +30,7 @@ from coordinator.machine.graph import (
     push,
     take_out,
 )
+from coordinator.machine.levels import FORMERS
 from coordinator.machine.limits import MAX_KINDS, NEVER_MS
 from coordinator.machine.names import KIND, PROVIDER, RESOURCE
 from coordinator.machine.namespaces import RESOURCES, Namespace, over_quota
@@ -340,7 +341,8 @@ def forget(state: State, slot: int) -> None:
     tombstones.leave(state, slot)
     table, names = state.resources, state.names
     name = table.name[slot]
-    state.namespace_of(name).used[RESOURCES] -= 1
+    namespace = state.namespace_of(name)
+    namespace.used[RESOURCES] -= 1
     state.resource_index.remove(state.resource_hash(slot), slot)
     names.touch(name)
     names.registered[name] = 0
@@ -348,6 +350,8 @@ def forget(state: State, slot: int) -> None:
         names.drop(table.worker[slot] - 1)
     for held in (table.provider[slot], table.kind[slot], name):
         names.drop(held)
+    if state.level >= FORMERS:
+        state.formers.leave(slot, namespace.number, table.generation[slot])
     table.touch(slot)
     table.generation[slot] = state.next_generation(table, slot)
     table.release(slot)

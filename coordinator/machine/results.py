@@ -20,7 +20,7 @@ DenialCode = Literal[
     "would_close_cycle", "order_too_costly", "set_refused", "unknown_reclaim",
     "unknown_queue", "queue_in_use", "queue_draining", "unknown_task", "task_done", "kept_by_task", "unknown_worker",
     "tombstoned", "holder_known", "holder_fenced", "holder_verifying", "unknown_holder", "revision_ahead",
-    "unknown_token", "token_known",
+    "unknown_token", "token_known", "level_lower", "level_unknown",
 ]  # fmt: skip
 
 Verdict = Literal["unknown", "not_owner", "expired", "session_owned", "lifetime_reached"]
@@ -288,6 +288,13 @@ class Swept:
     backlog: int
 
 
+@dataclass(frozen=True, slots=True)
+class LevelRaised:
+    """`level`: the one in force, which may have been so before."""
+
+    level: int
+
+
 Result = (
     Denied
     | LeaseGranted
@@ -318,6 +325,7 @@ Result = (
     | DeadLettersMoved
     | NamespaceChanged
     | Swept
+    | LevelRaised
     | TaskResult
     | TombstoneResult
     | AccessResult

@@ -24,8 +24,9 @@ from coordinator.machine import tombstonecommands as t
 from coordinator.machine.accessrules import ACCESS_RULES
 from coordinator.machine.budget import Budget
 from coordinator.machine.events import Event
+from coordinator.machine.levels import beyond
 from coordinator.machine.namespaces import Namespace
-from coordinator.machine.results import Denied, Result, Swept
+from coordinator.machine.results import Denied, LevelRaised, Result, Swept
 from coordinator.machine.state import State
 from coordinator.machine.taskrules import TASK_RULES
 
@@ -43,6 +44,7 @@ def _delete_namespace(state: State, namespace: Namespace, command: c.DeleteNames
     result = state.namespaces.delete(namespace, state.names.bytes_in[namespace.number], command)
     if not isinstance(result, Denied):
         state.requests.forget_namespace(namespace.number)
+        state.formers.forget_namespace(namespace.number)
         state.events.append(Event(state.revision, "namespace_deleted", namespace.name, namespace.name, ""))
     return result
 
@@ -57,6 +59,17 @@ def _delete_session(state: State, namespace: Namespace, command: c.DeleteSession
 def _sweep(state: State, _: Namespace, command: c.Sweep) -> Result:
     expired = sweep.sweep(state, Budget(command.limit, 8 * command.limit))
     return Swept(expired, sweep.backlog(state))
+
+
+def _raise_level(state: State, _: Namespace, command: c.RaiseLevel) -> Result:
+    """One that this node does not know stops it: from here on it might do otherwise than the others."""
+    if command.level > state.known_level:
+        raise beyond(command.level, state.known_level)
+    if command.level < state.level:
+        message = f"the state is of level {state.level}, and a level is never lowered"
+        return Denied("level_lower", message, {"field": "level", "level": state.level})
+    state.level = command.level
+    return LevelRaised(state.level)
 
 
 RULES: dict[type[c.Command], Rule] = {
@@ -95,6 +108,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.PutNamespace: lambda state, namespace, command: put_namespace(state, namespace.name, command),
     c.DeleteNamespace: _delete_namespace,
     c.Sweep: _sweep,
+    c.RaiseLevel: _raise_level,
     **TASK_RULES,
     **ACCESS_RULES,
 }

@@ -21,13 +21,15 @@ from coordinator.machine.arena import gathered
 from coordinator.machine.codec import result_of, result_parts
 from coordinator.machine.columns import FREE, SideTable, SlotTable, TableView, said
 from coordinator.machine.faults import InvariantBroken
+from coordinator.machine.levels import LEVEL, OLDEST, TooNew, beyond
 from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
 
-FORMAT = 6
-"""Of the frozen bytes (5 did not know of access tokens and had all of a lease in its row). Another format is refused,
-not guessed at."""
+PLAIN_FORMAT, FORMAT = 6, 7
+"""Of the frozen bytes. A state of the oldest level is written in PLAIN_FORMAT, which a node of the release before
+levels can install; any other in FORMAT, which says the level and whose slots were before. Another format is refused,
+not guessed at (5 did not know of access tokens and had all of a lease in its row)."""
 
 MAGIC = "holdfast-machine"
 COUNTERS = (
@@ -45,13 +47,15 @@ class FormatError(ValueError):
 
 def _tables(state: State) -> tuple[SlotTable, ...]:
     leases = state.leases, state.leases.extras, state.holders
-    return state.names, *leases, state.sessions, state.resources, state.edges, state.tasks
+    plain = state.names, *leases, state.sessions, state.resources, state.edges, state.tasks
+    return plain if state.level == OLDEST else (*plain, state.formers)
 
 
 class FrozenMachine:
     """The state at one index. Read once, on any thread, while the machine moves on."""
 
     def __init__(self, state: State) -> None:
+        self._level = state.level
         self._counters = [getattr(state, name) for name in COUNTERS]
         self._views = [table.freeze() for table in _tables(state)]
         self._beside = [isinstance(table, SideTable) for table in _tables(state)]
@@ -82,7 +86,8 @@ class FrozenMachine:
                 view.release()
 
     def _chunks(self) -> Iterator[bytes]:
-        yield _packed([MAGIC, FORMAT, *self._counters])
+        kind = [PLAIN_FORMAT] if self._level == OLDEST else [FORMAT, self._level]
+        yield _packed([MAGIC, *kind, *self._counters])
         for place, view in enumerate(self._views):
             yield _packed([view.used, view.free_head, view.live])
             for piece in self._pieces(place, view):
@@ -112,6 +117,7 @@ class FrozenMachine:
     def digest(self) -> bytes:
         """Of everything that decides how the machine will answer; not of where in memory it lies."""
         total = blake2b(digest_size=16)
+        total.update(b"" if self._level == OLDEST else _packed(self._level))
         total.update(_packed(self._counters[1:]))
         for place, view in enumerate(self._views):
             total.update(_packed([view.used, view.free_head, view.live]))
@@ -158,11 +164,11 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[Any]:
             yield from unpacker
 
 
-def read(chunks: Iterable[bytes]) -> State:
-    """A new state from what `FrozenMachine.chunks` wrote, however it was cut since."""
+def read(chunks: Iterable[bytes], known_level: int = LEVEL) -> State:
+    """A new state from what `FrozenMachine.chunks` wrote, however it was cut since. TooNew if a newer release did."""
     pieces = _pieces(chunks)
     try:
-        return _read(pieces)
+        return _read(pieces, known_level)
     except FormatError:
         raise
     except StopIteration:
@@ -171,13 +177,31 @@ def read(chunks: Iterable[bytes]) -> State:
         raise FormatError(f"this state is damaged: {error}") from error
 
 
-def _read(pieces: Iterator[Any]) -> State:
-    header = next(pieces)
-    if not isinstance(header, tuple) or header[:1] != (MAGIC,) or header[1] != FORMAT:
-        raise FormatError(f"this state is not of format {FORMAT}; restore it with the version that wrote it")
-    state = State()
-    for counter, value in zip(COUNTERS, header[2:], strict=True):
+def _begin(header: Any, known_level: int) -> State:
+    """A state of the level that the header says, with its counters."""
+    if not isinstance(header, tuple) or header[:1] != (MAGIC,) or type(header[1]) is not int:
+        raise FormatError("this is no state of the machine")
+    kind, *counters = header[1:]
+    if kind > FORMAT:
+        raise TooNew(
+            f"the state is of format {kind}, and this node reads up to {FORMAT}: start it with a newer release"
+        )
+    if kind < PLAIN_FORMAT:
+        raise FormatError(f"this state is of format {kind}; restore it with the version that wrote it")
+    state = State(known_level)
+    if kind == FORMAT:
+        state.level, *counters = counters
+        if type(state.level) is not int or state.level <= OLDEST:
+            raise FormatError("this state says no level that its format could have")
+        if state.level > known_level:
+            raise beyond(state.level, known_level)
+    for counter, value in zip(COUNTERS, counters, strict=True):
         setattr(state, counter, value)
+    return state
+
+
+def _read(pieces: Iterator[Any], known_level: int) -> State:
+    state = _begin(next(pieces), known_level)
     for table in _tables(state):
         used, free_head, live = next(pieces)
         table.restore(used, free_head, live, pieces)

@@ -19,6 +19,7 @@ from coordinator.machine.graph import (
     PINNED,
     Condemned,
     EdgeTable,
+    FormerTenants,
     HolderLinks,
     Lane,
     Proposal,
@@ -28,7 +29,9 @@ from coordinator.machine.graph import (
 )
 from coordinator.machine.hashindex import HashIndex
 from coordinator.machine.leaserows import LeaseTable
+from coordinator.machine.levels import LEVEL, OLDEST
 from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX_SESSIONS
+from coordinator.machine.lockkeys import LockKeys
 from coordinator.machine.names import LOCK, NameTable
 from coordinator.machine.namespaces import Namespace, Namespaces
 from coordinator.machine.requests import Requests
@@ -104,7 +107,10 @@ def pair_hashes(resources: npt.NDArray[np.uint64], owners: npt.NDArray[np.uint64
 
 
 class State:
-    def __init__(self) -> None:
+    def __init__(self, known_level: int = LEVEL) -> None:
+        self.known_level = known_level
+        """Up to which level this node knows the rules. Its own affair: not replicated."""
+        self.level = OLDEST
         self.now_ms = 0
         self.revision = 0
         self.last_token = 0
@@ -120,6 +126,7 @@ class State:
         self.copies = Copies()
         self.access = Access()
         self.locks: dict[int, Lock] = {}
+        self.lock_keys = LockKeys()
         self.waiters: dict[int, Waiter] = {}
         """By waiter id, which is also the order they came in."""
         self.closing: dict[int, None] = {}
@@ -145,6 +152,7 @@ class State:
         self.resources = ResourceTable(MAX_RESOURCES)
         self.edges = EdgeTable(MAX_EDGES)
         self.holders = HolderLinks(MAX_LEASES)
+        self.formers = FormerTenants(MAX_RESOURCES)
         self.lanes: dict[int, dict[int, Lane]] = {}
         """By provider and kind. The order of a provider's lanes is the order in which they are served next."""
         self.suspects, self.unreferenced = Chain(), Chain()
@@ -337,6 +345,7 @@ class State:
         self.session_waiters.clear()
         for waiter in self.waiters.values():
             self.enqueue(waiter)
+        self.lock_keys.fill((self.names.namespace[key], self.names.text(key)) for key in self.locks)
         for key, lock in self.locks.items():
             if lock.delay_until_ms:
                 self.agenda.add(lock.delay_until_ms, DELAY_END, key)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from coordinator.machine import leases, taskmoves, waiters
 from coordinator.machine.names import CLIENT, LOCK, RESOURCE
-from coordinator.machine.namespaces import LEASES, LOCKS, Namespace
+from coordinator.machine.namespaces import LEASES, Namespace
 from coordinator.machine.state import ACTIVE, Lock, State
 from coordinator.machine.taskresults import Task
 from coordinator.machine.taskrows import HELD, READY
@@ -42,12 +42,9 @@ def hand_out(state: State, slot: int, owner: int) -> Task:
 def _take_lock(state: State, slot: int, lock: int, lease: int) -> None:
     """Whatever the quota of locks: a task was taken in with its lock."""
     names, token = state.names, state.leases.token[lease]
-    names.refer(lock)
     space = state.namespace_of(lock)
-    space.used[LOCKS] += 1
-    state.locks[lock] = Lock("exclusive", 1, (lease,), token, 0)
     state.task_holds[lock] = slot
-    taskmoves.lock_taken(state, lock)
+    waiters.begin(state, lock, Lock("exclusive", 1, (lease,), token, 0))
     owner = names.text(state.leases.owner[lease])
     state.emit("lock_granted", space.number, names.text(lock), owner, state.lease_id(lease), token=token)
 

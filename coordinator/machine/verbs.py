@@ -20,6 +20,7 @@ from coordinator.machine.checks import (
     packed,
     text,
 )
+from coordinator.machine.levels import MAX_LEVEL, OLDEST
 from coordinator.machine.limits import (
     MAX_BACK_OFF_MS,
     MAX_BATCH_EDGES,
@@ -131,6 +132,7 @@ PLAIN_VERBS: Verbs = {
     "namespace.put": (c.PutNamespace, (*[_quota] * 7, a_flag, *[_quota] * 6)),
     "namespace.delete": (c.DeleteNamespace, ()),
     "sweep": (c.Sweep, (integer(1, MAX_SWEEP),)),
+    "level.raise": (c.RaiseLevel, (integer(OLDEST, MAX_LEVEL),)),
 }
 """By what a command is called in the log: its class, and a check for each of its fields in order."""
 

@@ -95,17 +95,16 @@ def _grant_one(state: State, ask: Waiter, key: int) -> LockGranted:
         state.names.refer(ask.client)
         slot = leases.create(state, LOCK, key, ask.client, ask.lease_time_ms, ask.session, None)
         lock = state.locks.get(key)
-        if lock is None:
-            state.names.refer(key)
-            state.namespaces.by_number[ask.namespace].used[LOCKS] += 1
         holders = (*lock.holders, slot) if lock is not None else (slot,)
         until_ms = lock.delay_until_ms if lock is not None else 0
         delay_ms = (
             max(ask.lock_delay_ms, lock.lock_delay_ms) if lock is not None and lock.holders else ask.lock_delay_ms
         )
-        state.locks[key] = Lock(ask.mode, ask.permits, holders, table.token[slot], delay_ms, until_ms)
+        now = Lock(ask.mode, ask.permits, holders, table.token[slot], delay_ms, until_ms)
         if lock is None:
-            taskmoves.lock_taken(state, key)
+            begin(state, key, now)
+        else:
+            state.locks[key] = now
     key_text, client_text = state.names.text(key), state.names.text(ask.client)
     expires_ms = leases.effective_expiry(state, slot)
     token, number = table.token[slot], state.lease_id(slot)
@@ -140,7 +139,8 @@ def live_holder(state: State, key: int) -> str | None:
 def remove_holder(state: State, key: int, slot: int, *, delayed_from_ms: int | None) -> None:
     """Takes the hold out of its lock; an end that was no clean release starts the lock's delay."""
     lock = state.locks[key]
-    lock = replace(lock, holders=tuple(holder for holder in lock.holders if holder != slot))
+    holders = tuple(holder for holder in lock.holders if holder != slot)
+    lock = Lock(lock.mode, lock.permits, holders, lock.newest_token, lock.lock_delay_ms, lock.delay_until_ms)
     if delayed_from_ms is not None and lock.lock_delay_ms:
         until_ms = delayed_from_ms + lock.lock_delay_ms
         if until_ms > max(state.now_ms, lock.delay_until_ms):
@@ -242,6 +242,16 @@ def _end_lapsed(state: State, key: int) -> bool:
     return bool(lapsed)
 
 
+def begin(state: State, key: int, lock: Lock) -> None:
+    """The lock is known from now on."""
+    names = state.names
+    names.refer(key)
+    state.namespace_of(key).used[LOCKS] += 1
+    state.locks[key] = lock
+    state.lock_keys.add(names.namespace[key], names.text(key))
+    taskmoves.lock_taken(state, key)
+
+
 def _forget_idle(state: State, key: int) -> None:
     lock = state.locks[key]
     if lock.holders or key in state.queues or lock.delay_until_ms > state.now_ms:
@@ -249,6 +259,7 @@ def _forget_idle(state: State, key: int) -> None:
     if lock.delay_until_ms:
         state.agenda.discard(lock.delay_until_ms, DELAY_END, key)
     del state.locks[key]
+    state.lock_keys.remove(state.names.namespace[key], state.names.text(key))
     state.namespace_of(key).used[LOCKS] -= 1
     taskmoves.lock_freed(state, key)
     state.names.drop(key)

@@ -101,13 +101,14 @@ class Call:
     async def propose(self, command: Command) -> Outcome:
         left_s = self._context.time_remaining()
         timeout_s = TIMEOUT_S if left_s is None else min(left_s, TIMEOUT_S_MAX)
-        self.take_turn(urgent=not isinstance(command, AcquireLease))
+        await self.take_turn(urgent=not isinstance(command, AcquireLease))
         return await self.service.propose(self.namespace, command, self.request_id, timeout_s)
 
-    def take_turn(self, *, urgent: bool) -> None:
-        """Shed is raised if it is not this namespace's turn."""
+    async def take_turn(self, *, urgent: bool) -> None:
+        """Shed is raised if there will be none for this namespace."""
         per_s = self.service.machine.requests_per_s(self.namespace)
         self._node.admission.admit(self.namespace, per_s, urgent=urgent)
+        await self._node.admission.turnstile.turn(self.namespace if per_s is not None else "")
 
     def settled(self, outcome: Outcome) -> Committed:
         """The committed answer, which may be a denial that `success` tells; any other ends the call."""

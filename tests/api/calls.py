@@ -14,7 +14,7 @@ import aiohttp
 
 from tests.waiting import wait_until
 
-GRACE_S = 30
+GRACE_S = 120
 
 
 class Reachable(Protocol):
@@ -61,7 +61,7 @@ class Nodes:
 
     def kill_leader(self) -> int:
         """SIGKILL; the number of the dead node."""
-        view = wait_until(lambda: self.up.cluster(self.alive[0]), 10, "a view of the cluster")
+        view = wait_until(lambda: self.up.cluster(self.alive[0]), 90, "a view of the cluster")
         leader = next(member for member in view["members"] if member["id"] == view["leader"])
         number = int(leader["id"].removeprefix("n"))
         self.alive.remove(number)
@@ -69,7 +69,7 @@ class Nodes:
         return number
 
 
-def with_nodes(up: Reachable, scenario: Callable[[Nodes], Awaitable[None]], timeout_s: float = 60) -> None:
+def with_nodes(up: Reachable, scenario: Callable[[Nodes], Awaitable[None]], timeout_s: float = 180) -> None:
     async def run() -> None:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:

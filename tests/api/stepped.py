@@ -71,7 +71,7 @@ class Stepped:
             process.send_signal(signal.SIGCONT)
             process.terminate()
         for process in self._processes:
-            process.wait(timeout=30)
+            process.wait(timeout=90)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from typing import Any
 
 from tests.api.calls import Nodes, with_nodes
@@ -11,10 +12,11 @@ from tests.cli.processes import Up
 from tests.waiting import until
 
 WAITERS = 1_000
+RACES, ROUNDS, PATIENCE_MS = 20, 25, 120_000
 
 
 def ask(key: str, client_id: str, **more: Any) -> dict[str, Any]:
-    return {"lock_key": key, "client_id": client_id, "lease_time_ms": 60_000, **more}
+    return {"lock_key": key, "client_id": client_id, "lease_time_ms": 600_000, **more}
 
 
 async def queue(nodes: Nodes, key: str) -> list[str]:
@@ -48,6 +50,32 @@ def test_a_request_id_is_one_request_on_every_node(cluster: Up) -> None:
     with_nodes(cluster, scenario)
 
 
+def test_no_notice_is_lost_between_a_release_and_one_who_begins_to_wait(cluster: Up) -> None:
+    """Both at once, at different nodes: whichever comes first in the log, who asks has the lock, and not at the end of
+    its patience but when it is free."""
+
+    async def scenario(nodes: Nodes) -> None:
+        async def race(number: int) -> None:
+            key, tokens = f"race-{number}", list[int]()
+            _, held = await nodes.post(1, "/locks/acquire", ask(key, "0"))
+            for turn in range(1, ROUNDS):
+                here, there = (number + turn) % 3 + 1, (number + 2 * turn) % 3 + 1
+                before = {"lock_key": key, "client_id": str(turn - 1), "fencing_token": held["fencing_token"]}
+                tokens.append(held["fencing_token"])
+                (released, _), (granted, held) = await asyncio.gather(
+                    nodes.post(here, "/locks/release", before),
+                    nodes.post(there, "/locks/acquire", ask(key, str(turn), block_time_ms=PATIENCE_MS)),
+                )
+                assert (released, granted) == (200, 200), held
+            assert tokens == sorted(set(tokens))
+
+        began = time.monotonic()
+        await asyncio.gather(*map(race, range(RACES)))
+        assert time.monotonic() - began < PATIENCE_MS / 1_000, "somebody waited in vain"
+
+    with_nodes(cluster, scenario)
+
+
 def test_waiters_are_granted_once_each_in_order(cluster: Up) -> None:
     async def scenario(nodes: Nodes) -> None:
         _, held = await nodes.post(1, "/locks/acquire", ask("fifo", "holder"))
@@ -57,7 +85,9 @@ def test_waiters_are_granted_once_each_in_order(cluster: Up) -> None:
         async def wait(number: int) -> None:
             name = f"w{number:04d}"
             node = number % 3 + 1
-            status, granted = await nodes.post(node, "/locks/acquire", ask("fifo", name, block_time_ms=60_000))
+            # A thousand at once is more than a busy node takes of one namespace: who is refused asks again.
+            body = ask("fifo", name, block_time_ms=60_000, request_id=name)
+            status, granted = await nodes.insist("/locks/acquire", body, first=node - 1)
             assert status == 200, granted
             order.append(name)
             tokens.append(granted["fencing_token"])
@@ -114,6 +144,12 @@ def test_broken_connections_and_their_retries_meet_in_any_order(cluster: Up) -> 
         _, held = await nodes.post(1, "/locks/acquire", ask(key, "holder"))
         waiting = asyncio.Event()
         insisting: list[str] = []
+        readings: list[list[str]] = []
+        """The queue, as one task reads it for all: sixty that ask all the time would be all that the nodes do."""
+
+        async def placed(name: str) -> None:
+            begun = len(readings) + 1
+            await until(lambda: any(name in reading for reading in readings[begun:]), "its place in the queue")
 
         async def client(number: int) -> int:
             name = f"b{number}"
@@ -121,11 +157,7 @@ def test_broken_connections_and_their_retries_meet_in_any_order(cluster: Up) -> 
             for node in (1, 2, 3):
                 broken = asyncio.ensure_future(nodes.post((number + node) % 3 + 1, "/locks/acquire", body))
                 if (number + node) % 4:
-
-                    async def queued() -> bool:
-                        return name in await queue(nodes, key)
-
-                    await until(queued, "its place in the queue")
+                    await placed(name)
                 broken.cancel()
             again = asyncio.ensure_future(nodes.insist("/locks/acquire", body, number))
             insisting.append(name)
@@ -140,7 +172,8 @@ def test_broken_connections_and_their_retries_meet_in_any_order(cluster: Up) -> 
         tasks = [asyncio.ensure_future(client(number)) for number in range(clients)]
 
         async def all_wait() -> bool:
-            return len(insisting) == clients == len(await queue(nodes, key))
+            readings.append(await queue(nodes, key))
+            return len(insisting) == clients == len(readings[-1])
 
         await until(all_wait, "every client in the queue")
         waiting.set()
@@ -153,7 +186,7 @@ def test_broken_connections_and_their_retries_meet_in_any_order(cluster: Up) -> 
 
         await until(free, "the lock to be free")
 
-    with_nodes(cluster, scenario, 100)
+    with_nodes(cluster, scenario, 180)
 
 
 def test_waiting_ends_with_409_in_its_time(cluster: Up) -> None:
@@ -162,7 +195,7 @@ def test_waiting_ends_with_409_in_its_time(cluster: Up) -> None:
         began = asyncio.get_running_loop().time()
         status, refused = await nodes.post(2, "/locks/acquire", ask("busy", "b", block_time_ms=300))
         assert (status, refused["acquired"], refused["holder"]) == (409, False, "holder")
-        assert 0.3 <= asyncio.get_running_loop().time() - began < 5
+        assert 0.3 <= asyncio.get_running_loop().time() - began < 30
 
     with_nodes(cluster, scenario)
 

@@ -14,7 +14,7 @@ from tests.cli.processes import Up
 
 def get(cluster: Up, node: int, path: str) -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(f"http://{cluster.endpoint(node)}/api/v1{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{cluster.endpoint(node)}/api/v1{path}", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

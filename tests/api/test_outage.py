@@ -6,9 +6,11 @@ The files are real, and the only one who deletes any is the worker, who deletes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import aiohttp
 
 from tests.api.calls import Nodes, with_nodes
 from tests.cli.processes import Up, up
-from tests.waiting import until, wait_until
+from tests.waiting import until
 
 LEASE_MS = 4_000
 BUFFER_MS = 500
@@ -64,20 +66,20 @@ async def _prepare(nodes: Nodes, directory: Path) -> None:
         await insist(nodes, "POST", "/leases/release", body)
 
 
-async def _renew(nodes: Nodes, stop: asyncio.Event) -> None:
-    """The client that lives: it goes on renewing, whoever answers, by acquiring again what it has."""
+async def _renew(nodes: Nodes, heard: Counter[bool], stop: asyncio.Event) -> None:
+    """The client that lives: it goes on renewing, whoever answers or not, by acquiring again what it has."""
     body = {"resource_ids": [f"kept-{number}" for number in range(FILES)], "client_id": "kept"}
     while not stop.is_set():
+        answered = False
         for node in (1, 2, 3):
-            try:
-                await nodes.post(node, "/leases/acquire-batch", {**body, "lease_duration_ms": LEASE_MS})
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                status, _ = await nodes.post(node, "/leases/acquire-batch", {**body, "lease_duration_ms": LEASE_MS})
+                answered = status == 200
+            if answered:
                 break
-            except (aiohttp.ClientError, TimeoutError):
-                continue
-        try:
+        heard[answered] += 1
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), LEASE_MS / 8_000)
-        except TimeoutError:
-            continue
 
 
 async def _work(nodes: Nodes, directory: Path, deleted: list[str], stop: asyncio.Event) -> None:
@@ -96,11 +98,20 @@ def _named(item: dict[str, Any]) -> dict[str, Any]:
     return {"reclaim_id": item["reclaim_id"], "token": item["token"]}
 
 
-async def _come_back(nodes: Nodes, directory: Path) -> list[str]:
-    """Until everything that nothing keeps is deleted."""
-    deleted: list[str] = []
-    stop = asyncio.Event()
-    tasks = [asyncio.ensure_future(_renew(nodes, stop)), asyncio.ensure_future(_work(nodes, directory, deleted, stop))]
+async def _outage(nodes: Nodes, cluster: Up, directory: Path) -> list[str]:
+    """The client and the worker live on through it. What went by its end."""
+    deleted, heard, stop = list[str](), Counter[bool](), asyncio.Event()
+    tasks = [asyncio.ensure_future(_renew(nodes, heard, stop))]
+    await until(lambda: heard[True], "a renewal before the outage")
+    for member in (await nodes.get(1, "/cluster"))[1]["members"]:
+        os.kill(member["pid"], signal.SIGKILL)
+    down_at, heard[False] = time.monotonic(), 0
+    tasks.append(asyncio.ensure_future(_work(nodes, directory, deleted, stop)))
+    await asyncio.to_thread(cluster.end)
+    await until(lambda: time.monotonic() - down_at > OUTAGE_S, "the outage to be longer than the leases")
+    assert heard[False] > 1, "the client noticed"
+    assert len(os.listdir(directory)) == 3 * FILES, "no coordinator, no deletion"
+    again = await asyncio.to_thread(lambda: Up(cluster.data, bases=cluster.bases))
 
     async def drained() -> bool:
         for task in tasks:
@@ -108,32 +119,24 @@ async def _come_back(nodes: Nodes, directory: Path) -> list[str]:
                 task.result()
         return {name.partition("-")[0] for name in os.listdir(directory)} == {"kept"}
 
-    await until(drained, "all garbage to be deleted", 60)
-    stop.set()
-    await asyncio.gather(*tasks)
+    try:
+        await until(drained, "all garbage to be deleted")
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks)
+        await asyncio.to_thread(again.end)
     return deleted
 
 
 def test_an_outage_deletes_nothing_that_is_leased_and_the_backlog_drains_after_it(tmp_path: Path) -> None:
-    directory = tmp_path / "files"
+    directory, deleted = tmp_path / "files", list[str]()
     directory.mkdir()
+
+    async def scenario(nodes: Nodes) -> None:
+        await _prepare(nodes, directory)
+        deleted.extend(await _outage(nodes, cluster, directory))
+
     with up(tmp_path / "data") as cluster:
-        view = wait_until(lambda: cluster.cluster(1), 10, "a view of the cluster")
-        with_nodes(cluster, lambda nodes: _prepare(nodes, directory))
-        for member in view["members"]:
-            os.kill(member["pid"], signal.SIGKILL)
-        down_at = time.monotonic()
-    wait_until(lambda: time.monotonic() - down_at > OUTAGE_S, 2 * OUTAGE_S, "the outage to be longer than the leases")
-    assert len(list(directory.iterdir())) == 3 * FILES, "no coordinator, no deletion"
-    again = Up(tmp_path / "data", bases=cluster.bases)
-    deleted: list[str] = []
-
-    async def back(nodes: Nodes) -> None:
-        deleted.extend(await _come_back(nodes, directory))
-
-    try:
-        with_nodes(again, back)
-    finally:
-        again.end()
+        with_nodes(cluster, scenario)
     assert sorted(path.name for path in directory.iterdir()) == sorted(f"kept-{number}" for number in range(FILES))
     assert len(deleted) == len(set(deleted)) == 2 * FILES

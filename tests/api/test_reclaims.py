@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from coordinator.machine.limits import MAX_ATTEMPTS
-from tests.api.calls import Nodes, with_nodes
+from tests.api.calls import Events, Nodes, with_nodes
 from tests.cli.processes import Up
 from tests.waiting import until
 
@@ -43,6 +43,22 @@ async def claimed(nodes: Nodes, provider: str, count: int, node: int = 3) -> lis
 async def ack(nodes: Nodes, item: dict[str, Any], node: int = 1) -> tuple[int, Any]:
     body = {"worker_id": "w", "reclaim_id": item["reclaim_id"], "token": item["token"]}
     return await ask(nodes, node, "POST", "/reclaims/ack", body)
+
+
+def test_clean_ups_are_pushed_over_the_watch(cluster: Up) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        await put(nodes, "pushing", "pushing/a")
+        url = nodes.url(2, "/watch?prefix=pushing/&kinds=reclaim_pending,reclaim_done")
+        async with nodes.session.get(url, headers={"Accept": "text/event-stream"}) as answer:
+            events = Events(answer)
+            await put(nodes, "pushing", "pushing/a", pinned=False)
+            pending = await events.next()
+            assert (pending["kind"], pending["key"]) == ("reclaim_pending", "pushing/a")
+            (item,) = await claimed(nodes, "pushing", 1)
+            assert (await ack(nodes, item))[0] == 200
+            assert (await events.next())["kind"] == "reclaim_done"
+
+    with_nodes(cluster, scenario)
 
 
 def test_a_lease_expires_the_buffer_runs_a_worker_cleans_up(cluster: Up) -> None:

@@ -112,4 +112,4 @@ def test_the_leader_dies_while_a_holder_is_offline(tmp_path: Path) -> None:
         assert (await ask(nodes, node, "PUT", "/resources/off/a", about))[1]["created"] is True
 
     with up(tmp_path / "data") as running:
-        with_nodes(running, scenario, 90)
+        with_nodes(running, scenario, 180)

@@ -19,8 +19,8 @@ from tests.waiting import until
 HOUR_S = 3_600
 TTL_MS = 60_000
 SHORT_MS = 1_500
-TICK_MS = 150
-"""The clock as it is told to followers is up to so old."""
+TICK_MS = 1_000
+"""The clock as it is told to followers may be so old, on a machine that is busy."""
 ROUGHLY_S = 60
 """Far more than a busy machine needs for one round, far less than a step."""
 ATTEMPTS = 3
@@ -52,7 +52,7 @@ def test_a_step_changes_nothing(cluster: Stepped, who: str, seconds: int) -> Non
                 return
         raise AssertionError(f"the leader changed in every one of {ATTEMPTS} attempts: {before} to {after}")
 
-    with_nodes(cluster, scenario, 100)
+    with_nodes(cluster, scenario, 180)
 
 
 def test_a_step_back_does_not_lengthen_the_leaders_lease(cluster: Stepped) -> None:

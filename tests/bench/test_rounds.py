@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -18,7 +19,7 @@ from bench.lockers import Held
 from bench.locks import fairness
 from bench.paced import Grpc, Http, paced
 from bench.rounds import OURS, Figures, Turn, in_turns, median, ratio, ratios
-from bench.table import summary, table_of
+from bench.table import SUMMARY, summary, table_of
 from bench.tap import Tap
 
 
@@ -87,6 +88,12 @@ def test_the_table_shows_rows_ratios_goals_and_what_is_missing(rows: list[dict[s
     for expected in ("30 (10 – 90)", "3.00 (2.00 – 10.00)", "NOT met", "not measured: zookeeper"):
         assert expected in shown
     assert "0 of 0 goals" in summary(tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps({"machine": seen, "goals": [goal("P1 visits", 1.0, 2)]}))
+    assert "1 of 1 goals" in summary(tmp_path) and "[other](other.json): 2 cores" in summary(tmp_path)
+
+
+def test_the_summary_has_all_results_there_are() -> None:
+    assert (RESULTS / SUMMARY).read_text() == summary(RESULTS), "run make bench BENCH_ARGS='--tables'"
 
 
 def test_every_part_is_a_module_with_a_stated_duration() -> None:

@@ -34,11 +34,13 @@ class Leases:
         (number,) = operation.arguments
         match operation.verb, operation.result:
             case "end", _:
-                return self._ended(state, number) if state.number in (None, number) else IMPOSSIBLE
+                known = state.number == number or (state.number is None and number not in state.ended)
+                return self._ended(state, number) if known else IMPOSSIBLE
             case _, ("gone",):
                 return state if state.number != number else IMPOSSIBLE
             case "renew" | "read", _:
-                return state._replace(number=number) if state.number in (None, number) else IMPOSSIBLE
+                known = state.number == number or (state.number is None and number not in state.ended)
+                return state._replace(number=number) if known else IMPOSSIBLE
         raise ValueError(f"unknown operation {operation}")
 
     @staticmethod
@@ -53,6 +55,10 @@ class Leases:
     def _ended(state: Lease, number: int | None = None) -> Lease:
         over = number or state.number
         return Lease(0, state.ended | {over} if over else state.ended)
+
+    def only_tells(self, operation: Operation) -> bool:
+        """A renewal or a read of a lease whose number was not known yet makes it known, which is a change."""
+        return operation.verb in ("renew", "read") or operation.result == ("gone",)
 
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Reads and renewals that were not answered change nothing."""

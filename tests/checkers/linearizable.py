@@ -49,6 +49,9 @@ class Model(Protocol):
     def after(self, state: Any, operation: Operation) -> Any:
         """The state after `operation`, or IMPOSSIBLE where its answer does not fit."""
 
+    def only_tells(self, operation: Operation) -> bool:
+        """Whether an operation with this answer changes nothing, in any state that it fits."""
+
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Without those that can be taken out of any order that explains the history: open ones cost much."""
 
@@ -83,19 +86,21 @@ Configuration = tuple[int, int, Any]
 def _search(operations: Sequence[Operation], model: Model) -> list[Operation] | None:
     """None if there is an order; otherwise the operations that could come next where the search got furthest."""
     order = sorted(operations, key=lambda operation: operation.called)
+    tells = [operation.returned != FOREVER and model.only_tells(operation) for operation in order]
     seen: set[Configuration] = set()
     fewest, stuck = len(order) + 1, [0]
     stack: list[tuple[int, Configuration]] = [(_returned(order), (0, 0, model.first()))]
     while stack:
         left, configuration = stack.pop()
-        if not left:
-            return None
         if configuration in seen:
             continue
         seen.add(configuration)
         if len(seen) > MAX_CONFIGURATIONS:
             raise Violation("linearizable", f"undecided after {MAX_CONFIGURATIONS} configurations")
-        start, done, state = configuration
+        taken, start, done, state = _take_told(order, tells, model, configuration)
+        left -= taken
+        if not left:
+            return None
         candidates = _next(order, start, done)
         if left < fewest:
             fewest, stuck = left, candidates
@@ -106,6 +111,26 @@ def _search(operations: Sequence[Operation], model: Model) -> list[Operation] | 
                 moved = _moved(start, done | 1 << (number - start))
                 stack.append((left - (order[number].returned != FOREVER), (*moved, after)))
     return [order[number] for number in stuck]
+
+
+def _take_told(
+    order: Sequence[Operation], tells: Sequence[bool], model: Model, configuration: Configuration
+) -> tuple[int, int, int, Any]:
+    """The same, with all done that may come next, fits, and changes nothing; and how many those are.
+
+    Nothing is lost: in any order that goes on from here such an operation can be moved to this place, where it fits as
+    well and makes no difference to the others.
+    """
+    start, done, state = configuration
+    taken, before = 0, -1
+    while taken != before:
+        before = taken
+        for number in _next(order, start, done):
+            if tells[number] and model.after(state, order[number]) == state:
+                done |= 1 << (number - start)
+                taken += 1
+        start, done = _moved(start, done)
+    return taken, start, done, state
 
 
 def _returned(operations: Iterable[Operation]) -> int:

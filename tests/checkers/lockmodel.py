@@ -1,8 +1,9 @@
 """Locks with fencing tokens, as `linearizable` asks of a model. One key, held exclusively, not entered twice.
 
 Answers: acquire -> ("granted", token) or ("busy",); renew and release, of a token -> ("ok",) or ("not_holder",); read
--> ("held", client, token) or ("free",). `end`, of a token: the hold is over by itself at that moment, by its time or
-with its session; whoever records a history knows that from the log.
+-> ("held", client, token) or ("free",); check, of a token -> ("current",) or ("not_current",). `end`, of a token: the
+hold is over by itself at that moment, by its time or with its session; whoever records a history knows that from the
+log.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Locks:
         match operation.verb, operation.result:
             case _, ("not_holder",):
                 return IMPOSSIBLE if holds and state.token is not None else state
-            case "renew", _:
+            case "check", ("not_current",):
+                return IMPOSSIBLE if holds and state.token is not None else state
+            case "renew" | "check", _:
                 return state if holds else IMPOSSIBLE
             case "release" | "end", _:
                 return state._replace(client=None, token=None) if holds else IMPOSSIBLE
@@ -59,6 +62,11 @@ class Locks:
         if state.client != client or (state.token is None and token <= state.newest):
             return IMPOSSIBLE
         return Hold(client, token, token) if state.token in (None, token) else IMPOSSIBLE
+
+    def only_tells(self, operation: Operation) -> bool:
+        if operation.verb in ("acquire", "release"):
+            return operation.result in (("busy",), ("not_holder",))
+        return operation.verb != "end"
 
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Reads and renewals that were not answered change nothing."""

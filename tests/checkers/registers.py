@@ -30,6 +30,9 @@ class Registers:
         after, answer = step(state, operation)
         return after if operation.result is UNKNOWN or operation.result == answer else IMPOSSIBLE
 
+    def only_tells(self, operation: Operation) -> bool:
+        return operation.verb == "read" or (operation.verb == "cas" and operation.result[0] == "denied")
+
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Without reads that failed, and without open writes of values that nobody ever saw.
 

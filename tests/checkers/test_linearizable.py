@@ -166,6 +166,13 @@ GOOD_LOCKS = {
         lock("b", 3, 4, "read", result=("held", "a", 3)),
         lock("a", 5, 6, "renew", 3),
     ],
+    "a token that is checked while it holds, and after": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("s", 2, 3, "check", 1, result=("current",)),
+        lock("a", 4, 5, "release", 1),
+        lock("s", 4, 6, "check", 1, result=("current",)),
+        lock("s", 7, 8, "check", 1, result=("not_current",)),
+    ],
     "an open release that happened late": [
         lock("a", 0, 1, "acquire", result=("granted", 1)),
         lock("a", 2, FOREVER, "release", 1),
@@ -192,6 +199,15 @@ BAD_LOCKS = {
     "refused though it holds": [
         lock("a", 0, 1, "acquire", result=("granted", 1)),
         lock("a", 2, 3, "renew", 1, result=("not_holder",)),
+    ],
+    "a token that is current after its release": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "release", 1),
+        lock("s", 4, 5, "check", 1, result=("current",)),
+    ],
+    "a token that is not current though it holds": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("s", 2, 3, "check", 1, result=("not_current",)),
     ],
     "a stale read": [
         lock("a", 0, 1, "acquire", result=("granted", 1)),
@@ -251,6 +267,12 @@ BAD_LEASES = {
         lock("a", 0, 1, "acquire", result=("leased", 7)),
         lock("a", 2, 3, "renew", 7, result=("gone",)),
     ],
+    "a lease that comes back without a number": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "release"),
+        lock("a", 4, FOREVER, "acquire"),
+        lock("a", 5, 6, "renew", 7),
+    ],
     "active after its release": [
         lock("a", 0, 1, "acquire", result=("leased", 7)),
         lock("a", 2, 3, "release"),
@@ -267,3 +289,21 @@ def test_good_histories_of_a_lease_pass(name: str) -> None:
 @pytest.mark.parametrize("name", BAD_LEASES)
 def test_bad_histories_of_a_lease_are_found(name: str) -> None:
     assert not is_linearizable(BAD_LEASES[name], Leases())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_reads_beside_few_writes_are_decided_quickly(seed: int) -> None:
+    """What only tells is taken as soon as it fits: a hundred reads at once and two open writes cost nothing."""
+    rng = random.Random(seed)
+    history, now = [lock("x", 0.0, FOREVER, "acquire"), lock("y", 0.0, FOREVER, "release", 99)], 0.0
+    for token in range(1, 40):
+        history.append(lock("a", now, now + 1, "acquire", result=("granted", token)))
+        history.append(lock("a", now + 2, now + 3, "release", token))
+        for _ in range(100):
+            at = now + rng.uniform(1.0, 2.0)
+            history.append(lock("b", at - 0.5 * rng.random(), at + rng.random(), "read", result=("held", "a", token)))
+        now += 4
+    rng.shuffle(history)
+    assert check(history, Locks()) == len(history)
+    history.append(lock("b", 1.5, 1.6, "read", result=("free",)))
+    assert not is_linearizable(history, Locks())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from coordinator.machine import locks
 from coordinator.machine.codec import encode_command
 from coordinator.machine.events import Event
 from coordinator.machine.state import State
-from tests.checkers.bounded import PAGE_BYTES, Bounded
+from tests.checkers.bounded import OWN_COMMANDS, OWN_DESCRIPTORS, PAGE_BYTES, Bounded
 from tests.checkers.exclusive_holds import ExclusiveHolds
-from tests.checkers.expired_goes import ExpiredGoes
+from tests.checkers.expired_goes import SETTLED_S, AvailableTime, ExpiredGoes
 from tests.checkers.fencing import Fencing
 from tests.checkers.free_lock_granted import FreeLockGranted
 from tests.checkers.grant_order import GrantOrder
@@ -23,6 +24,7 @@ from tests.checkers.no_early_expiry import NoEarlyExpiry
 from tests.checkers.one_effect import OneEffect
 from tests.checkers.own_revisions import OwnRevisions
 from tests.checkers.refusals import LOOK_EVERY, WatchedRefusals
+from tests.checkers.refused_in_time import RefusedInTime
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 
@@ -114,6 +116,91 @@ def test_what_nobody_renews_and_still_stands() -> None:
         checker.check()
 
 
+def standing() -> ExpiredGoes:
+    """At 10 s of available time: a lock for 2 s, a lease for 4 s, a session for 6 s that owns a lock, a wait of 1 s."""
+    checker = ExpiredGoes(drift=0.0, sweep_s=1.0)
+    checker.command(c.AcquireLock("k", "a", 2_000), b"1", 10.0)
+    checker.command(c.AcquireLease("r", "a", 4_000), b"2", 10.0)
+    checker.command(c.CreateSession("s", 6_000), b"3", 10.0)
+    checker.command(c.AcquireLock("in", "s", 100, session_id=7), b"4", 10.0)
+    checker.command(c.AcquireLock("k", "w", 500, 1_000), b"5", 10.0)
+    for each in (
+        granted("a", 1),
+        event("lease_acquired", "r", "a", number=2),
+        event("session_created", "", "s", number=7),
+        granted("s", 3, key="in"),
+        event("wait_begun", "k", "w", waiter_id=9),
+    ):
+        checker.event(each, 10.0)
+    return checker
+
+
+def ended(*kinds: str) -> ExpiredGoes:
+    numbers = {"lock_expired": 1, "lease_expired": 2, "session_expired": 7}
+    checker = standing()
+    for kind in kinds:
+        key = "r" if kind == "lease_expired" else "k"
+        checker.event(event(kind, key, number=numbers.get(kind, 0), waiter_id=9), 11.0)
+    return checker
+
+
+def test_each_thing_goes_within_its_own_time_and_a_sweep() -> None:
+    """Of available time: in an outage, when that stands still, nothing has to go."""
+    ended("wait_expired", "lock_expired", "lease_expired", "session_expired").check_now(12.0)
+    standing().check_now(12.0)
+    for gone, late_s, left in (
+        ((), 12.1, "wait_begun k of w"),
+        (("wait_expired",), 13.1, "lock_granted k of a"),
+        (("wait_expired", "lock_expired"), 15.1, "lease_acquired r of a"),
+        (("wait_expired", "lock_expired", "lease_expired"), 17.1, "session_created  of s"),
+        (("wait_expired", "lock_expired", "lease_expired", "session_expired"), 12.1, "lock_granted in of s"),
+    ):
+        checker = ended(*gone)
+        checker.check_now(late_s - 0.2)
+        with pytest.raises(Violation, match=left):
+            checker.check_now(late_s)
+
+
+def test_a_renewal_in_the_log_counts_once_and_from_there() -> None:
+    checker = ended("wait_expired")
+    checker.command(c.RenewLock("k", "a", 1, 2_000), None, 11.5)
+    checker.command(c.HeartbeatSession(7), None, 14.0)
+    checker.command(c.RenewLease(2, "a", 4_000), b"6", 13.0)
+    checker.command(c.RenewLease(2, "a", 4_000), b"6", 16.0)
+    checker.check_now(14.4)
+    with pytest.raises(Violation, match="lock_granted k of a"):
+        checker.check_now(14.6)
+    checker.event(event("lock_expired", number=1), 14.6)
+    checker.check_now(17.9)
+    with pytest.raises(Violation, match="lease_acquired r of a"):
+        checker.check_now(18.1)
+
+
+def leading(name: str, term: int, *, lease: bool = True) -> Any:
+    return SimpleNamespace(
+        options=SimpleNamespace(node_id=name),
+        engine=SimpleNamespace(is_leader=True, term=term),
+        leadership=SimpleNamespace(lease_valid=lambda: lease),
+    )
+
+
+def test_time_counts_while_one_leader_can_act() -> None:
+    available = AvailableTime()
+    for second in range(11):
+        available.sample(float(second), [leading("n1", 1)])
+    assert available.seconds == 10.0
+    for second in range(11, 20):
+        available.sample(float(second), [leading("n1", 1, lease=False)])
+    assert available.seconds == 10.0
+    available.sample(20.0, [leading("n2", 2)])
+    available.sample(20.0 + SETTLED_S / 2, [leading("n2", 2)])
+    assert available.seconds == 10.0
+    available.sample(21.0, [leading("n2", 2)])
+    assert 10.0 < available.seconds < 11.0
+    available.sample(30.0, [leading("n3", 3)])
+    assert available.seconds < 11.0
+
+
 def waiting(*waiters: int) -> GrantOrder:
     order = GrantOrder()
     for waiter in waiters:
@@ -189,14 +276,56 @@ def test_a_refusal_that_leaves_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
         WatchedRefusals().apply(1, 0, refused)
 
 
+def process(directory: Path, pages: int, descriptors: int) -> None:
+    files = directory / "7" / "fd"
+    files.mkdir(parents=True, exist_ok=True)
+    for number in range(descriptors):
+        (files / str(number)).touch()
+    (directory / "7" / "statm").write_text(f"900 {pages} 5")
+
+
 def test_a_process_over_its_caps(tmp_path: Path) -> None:
-    process = tmp_path / "7"
-    (process / "fd").mkdir(parents=True)
-    (process / "fd" / "0").touch()
-    (process / "statm").write_text("900 100 5")
+    process(tmp_path, pages=100, descriptors=1)
     Bounded().look("n1", 7, tmp_path)
     Bounded().look("n1", 8, tmp_path)
     with pytest.raises(Violation, match="resident bytes"):
         Bounded(rss_bytes=99 * PAGE_BYTES).look("n1", 7, tmp_path)
     with pytest.raises(Violation, match="descriptors"):
         Bounded(descriptors=0).look("n1", 7, tmp_path)
+
+
+def test_a_process_that_grows(tmp_path: Path) -> None:
+    """One that came in the place of another begins anew."""
+    checker = Bounded(grown_bytes=50 * PAGE_BYTES)
+    for pages in (100, 150, 120):
+        process(tmp_path, pages, descriptors=1)
+        checker.look("n1", 7, tmp_path)
+    process(tmp_path, 151, descriptors=1)
+    Bounded(grown_bytes=50 * PAGE_BYTES).look("n1", 7, tmp_path)
+    with pytest.raises(Violation, match="more than at first"):
+        checker.look("n1", 7, tmp_path)
+
+
+def test_queues_and_connections_are_no_longer_than_the_clients_make_them(tmp_path: Path) -> None:
+    checker = Bounded.of_clients(10)
+    process(tmp_path, 100, descriptors=OWN_DESCRIPTORS + 20)
+    checker.look("n1", 7, tmp_path)
+    checker.queues("n1", {"queue_depth": OWN_COMMANDS + 50, "waiters": 10})
+    for told in ({"queue_depth": OWN_COMMANDS + 51, "waiters": 0}, {"queue_depth": 0, "waiters": 1_000}):
+        with pytest.raises(Violation, match=r"n1 has .* (commands in the queue|waiters)"):
+            checker.queues("n1", told)
+    process(tmp_path, 100, descriptors=OWN_DESCRIPTORS + 21)
+    with pytest.raises(Violation, match="descriptors"):
+        checker.look("n1", 7, tmp_path)
+
+
+def test_a_request_that_is_neither_answered_nor_refused() -> None:
+    stopped_until_s = {"n1": 0.0, "n2": 50.0}
+    checker = RefusedInTime[str](5.0, lambda node, since_s: stopped_until_s[node] >= since_s)
+    checker.ended("n1", 10.0, 14.9)
+    checker.ended("n2", 49.0, 60.0)
+    assert checker.slowest_s == pytest.approx(4.9)
+    with pytest.raises(Violation, match=r"n1 neither answered nor refused for 5\.0 s"):
+        checker.ended("n1", 10.0, 15.0)
+    with pytest.raises(Violation, match="n2 neither"):
+        checker.ended("n2", 51.0, 60.0)

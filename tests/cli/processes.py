@@ -17,20 +17,29 @@ from tests.ports import free_base
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_S = 40
+START_S = 120
 
 
 class Up:
-    """One `holdfast up`. `lines` grows as it prints."""
+    """One `holdfast up`. `lines` grows as it prints. gRPC only with `grpc_base`: most tests can do without."""
 
-    def __init__(self, data: Path, nodes: int = 3, bases: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        nodes: int = 3,
+        bases: tuple[int, int] | None = None,
+        *,
+        grpc_base: int = 0,
+        more: tuple[str, ...] = (),
+    ) -> None:
         self.data = data
         if bases is None:
             bases = free_base(nodes), free_base(nodes)
         self.http_base, self.peer_base = self.bases = bases
+        self.grpc_base = grpc_base
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "coordinator.cli", "up", *self.options(nodes)],
+            [sys.executable, "-m", "coordinator.cli", "up", *self.options(nodes), *more],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -42,6 +51,7 @@ class Up:
 
     def options(self, nodes: int) -> list[str]:
         ports = ["--http-base", str(self.http_base), "--peer-base", str(self.peer_base)]
+        ports += ["--grpc-base", str(self.grpc_base)]
         return ["--nodes", str(nodes), "--data", str(self.data), *ports]
 
     def endpoint(self, number: int) -> str:
@@ -66,7 +76,7 @@ class Up:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=90)
         self._reader.join(timeout=10)
         return code
 

@@ -48,7 +48,7 @@ def role(cluster: Up, wanted: str) -> int:
         seen = cluster.cluster(1) or cluster.cluster(2) or {"members": []}
         return next((int(each["id"][1:]) for each in seen["members"] if each["role"] == wanted), None)
 
-    return wait_until(found, 20, f"a {wanted}")
+    return wait_until(found, 90, f"a {wanted}")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any, str]:
@@ -88,13 +88,13 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it_began(
 ) -> None:
     file = tmp_path / "state.backup"
     with writing(cluster) as granted:
-        wait_until(lambda: len(granted) >= 50, 60, "some writes")
+        wait_until(lambda: len(granted) >= 50, 90, "some writes")
         before = [each["lease_id"] for each in granted]
         revision = ask(cluster, "GET", "/cluster", number=1)["revision"]
         endpoint = cluster.endpoint(role(cluster, kind))
         code, document, complaint = told(capsys, "backup", str(file), "--endpoints", endpoint)
         assert code == 0, complaint
-        wait_until(lambda: len(granted) >= len(before) + 20, 60, "writes that go on")
+        wait_until(lambda: len(granted) >= len(before) + 20, 90, "writes that go on")
     assert document["revision"] >= revision
     assert sorted(document["members"]) == ["n1", "n2", "n3"]
     assert [each.name for each in tmp_path.iterdir()] == ["state.backup"]
@@ -215,7 +215,7 @@ def _watched(new: Up, revision: int) -> int:
     """The status of a watch that goes on from a revision of the old cluster."""
     address = f"http://{new.endpoint(1)}/api/v1/watch?from_revision={revision}"
     request = urllib.request.Request(address, headers={"Accept": "text/event-stream"})
-    with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=20):
+    with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=60):
         pass
     with error.value:
         return error.value.code

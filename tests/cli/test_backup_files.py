@@ -178,6 +178,9 @@ def test_a_cluster_id_that_does_not_tell_the_restore_is_refused(
         assert (code, f"such as cluster_id = '{cluster_id}-1" in complaint) == (1, True), complaint
     code, complaint = said(capsys, "restore", str(file), *node, "--cluster-id", "new-4000000000")
     assert (code, "in the future" in complaint) == (1, True)
+    code, complaint = said(capsys, "restore", str(file), *node, "--cluster-id", "new-1000000000")
+    assert (code, "names a second before that of the backup" in complaint) == (1, True)
+    assert "cluster_id = 'new-" in complaint, "one that can be used is told"
     named = ["--cluster-id", f"new-{int(time.time()) + 5}"]
     assert said(capsys, "restore", str(file), *node, *named)[0] == 0
     code, complaint = said(capsys, "restore", str(file), *node, *named)

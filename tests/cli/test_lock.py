@@ -33,7 +33,7 @@ def words(*given: str) -> list[str]:
 
 def finished(environment: Environment, *given: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        words(*given), cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60, check=False
+        words(*given), cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == code, done
     return done
@@ -113,7 +113,7 @@ def test_signals_go_to_the_command(at_cluster: Environment) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "told\n"
-        assert process.wait(timeout=30) == 3
+        assert process.wait(timeout=90) == 3
 
 
 def test_interrupted_while_it_waits(at_cluster: Environment, answer: Answer) -> None:
@@ -121,7 +121,7 @@ def test_interrupted_while_it_waits(at_cluster: Environment, answer: Answer) -> 
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
         with begun(at_cluster, "queue", "--", "echo", "never") as waiter:
-            wait_until(lambda: answer("locks", "get", "queue")["queue_length"] == 1, 20, "the waiter")
+            wait_until(lambda: answer("locks", "get", "queue")["queue_length"] == 1, 90, "the waiter")
             waiter.send_signal(signal.SIGINT)
             assert waiter.communicate(timeout=30)[0] == ""
             assert waiter.returncode == 130
@@ -142,15 +142,15 @@ def test_what_is_left_in_the_background_ends_before_the_lock_is_given_back(
 @contextmanager
 def family(environment: Environment, key: str, directory: Path, ttl_s: float) -> Iterator[subprocess.Popen[str]]:
     with begun(environment, key, "--ttl", str(ttl_s), "--timeout", "3", "--", *FAMILY, str(directory)) as process:
-        wait_until(lambda: all((directory / name).exists() for name in NAMES), 30, "the whole family")
-        wait_until(lambda: len(list(directory.iterdir())) == len(NAMES) and lived_until(directory), 30, "their times")
+        wait_until(lambda: all((directory / name).exists() for name in NAMES), 90, "the whole family")
+        wait_until(lambda: len(list(directory.iterdir())) == len(NAMES) and lived_until(directory), 90, "their times")
         yield process
 
 
 def lease_end(cluster: Up, key: str) -> float:
     """The cluster does not grant it to another before then: it had so much left at some time after this asked."""
     asked = now()
-    with urllib.request.urlopen(f"http://{cluster.endpoint(1)}/api/v1/locks/{key}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{cluster.endpoint(1)}/api/v1/locks/{key}", timeout=60) as answer:
         left_ms: int = json.load(answer)["ttl_ms"]
     return asked + left_ms / 1000
 
@@ -173,13 +173,13 @@ def stop_between_renewals(cluster: Up, key: str, nodes: list[int]) -> float:
         signal_each(nodes, signal.SIGCONT)
         return None
 
-    return wait_until(stopped, 60, "a moment after a renewal")
+    return wait_until(stopped, 90, "a moment after a renewal")
 
 
 def gone_before(end: float, directory: Path, why: str) -> None:
     """All of them, by the clock that the lease is measured with."""
     pids = [pid for pid, _ in lived_until(directory).values()]
-    wait_until(lambda: not any(alive(pid) for pid in pids), 30, f"the family to end when {why}")
+    wait_until(lambda: not any(alive(pid) for pid in pids), 90, f"the family to end when {why}")
     margins = {name: end - moment for name, (_, moment) in lived_until(directory).items()}
     print(f"{why}: the last was gone {min(margins.values()):.2f} s before the lease ended")
     assert min(margins.values()) > 0, margins
@@ -199,7 +199,7 @@ def test_nothing_outlives_the_lease_when_the_cluster_is_stopped(
             assert ended(process) == 75
         finally:
             signal_each(nodes, signal.SIGCONT)
-    wait_until(lambda: (cluster.cluster(1) or {}).get("leader"), 30, "the cluster to go on")
+    wait_until(lambda: (cluster.cluster(1) or {}).get("leader"), 90, "the cluster to go on")
 
 
 def test_nothing_outlives_the_lease_when_the_command_line_is_stopped(

@@ -37,7 +37,7 @@ def test_a_member_that_lost_its_directory_is_ignored_and_can_be_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with up(tmp_path / "data") as cluster:
-        view = wait_until(lambda: cluster.cluster(1), 10, "the cluster")
+        view = wait_until(lambda: cluster.cluster(1), 90, "the cluster")
         lost = next(member for member in view["members"] if member["id"] != view["leader"])
         witness = next(number for number in (1, 2, 3) if f"n{number}" == view["leader"])
         pid = wait_until(
@@ -66,7 +66,7 @@ def test_a_member_that_lost_its_directory_is_ignored_and_can_be_replaced(
             for process in (amnesiac, fresh):
                 if process is not None:
                     process.kill()
-                    process.wait(timeout=10)
+                    process.wait(timeout=90)
 
 
 def _set(text: str, key: str, value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli import main
-from coordinator.cli.arguments import subcommands
+from coordinator.cli.arguments import leaf_of, subcommands
+from coordinator.cli.bench import benchmarks
 from coordinator.cli.output import lasting, table
 from coordinator.cli.program import parser
-
-NOT_FOR_PROGRAMS = {"up", "node", "completion"}
 
 
 def leaves(top: argparse.ArgumentParser, *path: str) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
@@ -38,7 +38,7 @@ def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     for path, leaf in leaves(parser()):
         assert exits(capsys, *path, "--help")[0] == 0, path
-        assert ("--json" in leaf._option_string_actions) != (path[0] in NOT_FOR_PROGRAMS), path
+        assert "--json" in leaf._option_string_actions, path
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,24 @@ def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str], words:
     assert (code, told in said) == (2, True), said
 
 
+@pytest.mark.parametrize("noun", [(), *((name,) for name, each in subcommands(parser()).items() if subcommands(each))])
+def test_a_noun_alone_lists_its_commands_with_a_line_about_each(
+    capsys: pytest.CaptureFixture[str], noun: tuple[str, ...]
+) -> None:
+    code, said = exits(capsys, *noun)
+    listed = re.findall(r"^  (\S.*?)  +\S.*$", said, re.MULTILINE)
+    names = re.findall(r"[\w-]+", " ".join(listed))  # `close (delete)` has two
+    assert (code, names) == (2, list(subcommands(leaf_of(parser(), noun)))), said
+    assert "holdfast: " in said.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["locks", "list", "--bogus"],
         ["lock"],
         ["queue", "lsit"],
-        ["bench", "--quick"],
+        ["queue"],
         ["restore", "a-file"],
         ["restore", "a-file", "--config", "n1.toml", "--node-id", "n1"],
     ],
@@ -86,6 +97,32 @@ def test_mistakes_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture
 def test_the_list_of_benchmarks_is_for_programs_too(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--list", "--json"]) == 0
     assert "locks" in [part["name"] for part in json.loads(capfd.readouterr().out)["parts"]]
+
+
+_BENCH = """\
+import json, sys
+from pathlib import Path
+print("| a table |")
+(Path("bench") / "results" / "planted.json").write_text(json.dumps({"part": "planted", "words": sys.argv[1:]}))
+sys.exit(1)
+"""
+
+
+def test_the_results_of_benchmarks_are_one_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Those that this run wrote. A part that failed is in the exit code."""
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    # Without it, this would be no package as long as the real one can be found; and that knows no such part.
+    (tmp_path / "bench" / "__init__.py").touch()
+    (tmp_path / "bench" / "__main__.py").write_text(_BENCH)
+    (results / "older.json").write_text("{}")
+    options = parser().parse_args(["bench", "--json", "--only", "planted", "--rounds", "2"])
+    assert benchmarks(options, tmp_path) == 1
+    told = capfd.readouterr()
+    assert json.loads(told.out) == {
+        "results": {"planted": {"part": "planted", "words": ["--rounds", "2", "--only", "planted"]}}
+    }
+    assert "| a table |" in told.err
 
 
 def test_an_endpoint_that_is_none_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +162,14 @@ def test_completion_scripts_are_the_shell_s(shell: str, capsys: pytest.CaptureFi
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_completion_scripts_are_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    script = capsys.readouterr().out
+    assert "-l state -x -a 'pending delayed claimed dead'" in script
+    assert main(["completion", "fish", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"shell": "fish", "script": script}
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -134,6 +179,10 @@ def test_completion_scripts_are_the_shell_s(shell: str, capsys: pytest.CaptureFi
         ("holdfast lease acquire --cl", ["--client"]),
         ("holdfast lock locks --tt", ["--ttl"]),
         ("holdfast completion f", ["fish"]),
+        ("holdfast resources list --state su", ["suspect"]),
+        ("holdfast queue purge --state d", ["dead", "done"]),
+        ("holdfast queue tasks q --state d", ["dead", "delayed", "done"]),
+        ("holdfast up --nodes 5", ["5"]),
     ],
 )
 def test_bash_completes(typed: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:

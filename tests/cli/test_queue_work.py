@@ -45,7 +45,7 @@ def working(environment: Environment, *words: str, told: Path) -> Iterator[subpr
     finally:
         process.send_signal(signal.SIGCONT)
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
 
 @contextmanager
@@ -61,13 +61,13 @@ def family(
         while [ ! -e '{directory}/go on' ]; do sleep 0.05; done"""
     words = (queue, "--concurrency", "2", "--", "sh", "-c", script)
     with working(environment, *words, told=directory / "told") as process:
-        wait_until(lambda: len(list(lives.iterdir())) == len(NAMES) and lived_until(lives), 30, "the whole family")
+        wait_until(lambda: len(list(lives.iterdir())) == len(NAMES) and lived_until(lives), 90, "the whole family")
         yield process, made["task_id"], lives
 
 
 def gone_before(end: float, lives: Path, why: str) -> None:
     pids = [pid for pid, _ in lived_until(lives).values()]
-    wait_until(lambda: not any(alive(pid) for pid in pids), 30, f"the family to end when {why}")
+    wait_until(lambda: not any(alive(pid) for pid in pids), 90, f"the family to end when {why}")
     margin = end - max(moment for _, moment in lived_until(lives).values())
     print(f"{why}: the last was gone {margin:.2f} s before the task could be another's")
     assert margin > 0
@@ -82,7 +82,12 @@ def test_nothing_outlives_its_task_when_the_worker_is_stopped_or_killed(
     at_cluster: Environment, answer: Answer, tmp_path: Path, number: signal.Signals
 ) -> None:
     queue = f"outlived-{number.name}"
-    with family(at_cluster, answer, queue, tmp_path) as (process, task_id, lives):
+    # Room in proportion: on a busy machine the warden itself is late by tenths of a second.
+    with family(at_cluster, answer, queue, tmp_path, ("--lease", "12", "--heartbeat", "3")) as (
+        process,
+        task_id,
+        lives,
+    ):
         process.send_signal(number)
         asked = now()
         left_ms = answer("queue", "task", queue, task_id)["revoked_in_ms"]
@@ -102,17 +107,17 @@ def test_nothing_outlives_a_warden_and_the_others_go_on(
     ):
         answer("queue", "enqueue", queue, "2")
         (origin,) = children(process.pid)
-        wait_until(lambda: len(children(origin)) == 2, 30, "the other's command")
+        wait_until(lambda: len(children(origin)) == 2, 90, "the other's command")
         pids = {pid for pid, _ in lived_until(lives).values()}
         (warden,) = [each for each in children(origin) if pids & set(children(each))]
         os.kill(warden, signal.SIGKILL)
-        wait_until(lambda: not any(alive(pid) for pid in pids), 30, "the family to end")
-        wait_until(lambda: answer("queue", "show", queue)["dead"] == 1, 30, "the report")
+        wait_until(lambda: not any(alive(pid) for pid in pids), 90, "the family to end")
+        wait_until(lambda: answer("queue", "show", queue)["dead"] == 1, 90, "the report")
         assert "was killed" in answer("queue", "task", queue, task_id)["last_error"]
         (tmp_path / "go on").touch()
-        wait_until(lambda: answer("queue", "show", queue)["done"] == 1, 30, "the other's end")
+        wait_until(lambda: answer("queue", "show", queue)["done"] == 1, 90, "the other's end")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=90) == 0
 
 
 def test_what_is_left_in_the_background_is_ended_before_the_task_is_reported(
@@ -123,7 +128,7 @@ def test_what_is_left_in_the_background_is_ended_before_the_task_is_reported(
     answer("queue", "enqueue", "leftover", "1")
     script = f"setsid sleep 1000 & echo $! > {tmp_path}/pid; echo half a line >&2; printf end >&2; exit 3"
     with working(at_cluster, "leftover", "--max", "1", "--", "sh", "-c", script, told=tmp_path / "told") as process:
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=90) == 0
     assert not alive(int((tmp_path / "pid").read_text()))
     (dead,) = answer("queue", "tasks", "leftover", "--state", "dead")["tasks"]
     assert dead["last_error"] == "Ended: exit code 3: end"
@@ -141,10 +146,10 @@ def test_a_loud_command_is_passed_on_and_not_kept(at_cluster: Environment, answe
 
     with working(at_cluster, "loud", "--", "sh", "-c", script, told=told) as process:
         answer("queue", "enqueue", "loud", "10")
-        wait_until(lambda: answer("queue", "show", "loud")["done"] == 1, 30, "a quiet one")
+        wait_until(lambda: answer("queue", "show", "loud")["done"] == 1, 90, "a quiet one")
         before = peak_kib(process.pid)
         answer("queue", "enqueue", "loud", str(LOUD_BYTES))
-        wait_until(lambda: answer("queue", "show", "loud")["done"] == 2, 60, "a loud one")
+        wait_until(lambda: answer("queue", "show", "loud")["done"] == 2, 90, "a loud one")
         grown = peak_kib(process.pid) - before
         assert told.stat().st_size >= LOUD_BYTES
         assert grown < ROOM_KIB, f"{grown} KiB for {LOUD_BYTES >> 10} KiB of standard error"

@@ -76,7 +76,7 @@ def test_a_command_for_every_task(at_cluster: dict[str, str], answer: Answer, te
     script = f'read line; echo "$line $HOLDFAST_QUEUE $HOLDFAST_ATTEMPT" >> {out}; '
     script += "case $line in *bad*) echo oh no >&2; exit 3;; esac"
     process = working(at_cluster, "work", "--concurrency", "2", "--json", "--", "sh", "-c", script)
-    wait_until(lambda: answer("queue", "show", "work")["dead"] == 1, 60, "the dead letter")
+    wait_until(lambda: answer("queue", "show", "work")["dead"] == 1, 90, "the dead letter")
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
@@ -96,7 +96,7 @@ def test_what_is_running_ends_before_it_stops(at_cluster: dict[str, str], answer
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     script = f'touch "{begun}"; while [ ! -e "{go_on}" ]; do sleep 0.05; done'
     process = working(at_cluster, "graceful", "--", "sh", "-c", script)
-    wait_until(begun.exists, 60, "the command")
+    wait_until(begun.exists, 90, "the command")
     process.send_signal(signal.SIGTERM)
     answer("queue", "enqueue", "graceful", "2")
     go_on.touch()
@@ -114,11 +114,11 @@ def test_a_lost_task_ends_its_command_and_its_children(
     pids = tmp_path / "pids"
     script = f'trap "" TERM; sleep 600 & echo $$ $! > "{pids}"; wait; sleep 600'
     process = working(at_cluster, "lost", "--grace", "1", "--", "sh", "-c", script)
-    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60, "the command")
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 90, "the command")
     answer("queue", "pause", "lost")
     answer("queue", "revoke", "lost", made["task_id"])
     for pid in map(int, pids.read_text().split()):
-        wait_until(lambda pid=pid: not alive(pid), 30, "the command's end")  # type: ignore[misc]
+        wait_until(lambda pid=pid: not alive(pid), 90, "the command's end")  # type: ignore[misc]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0

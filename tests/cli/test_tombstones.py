@@ -20,7 +20,7 @@ def test_tombstones_and_holders(cluster: Up, answer: Answer, text: Text, run: Ru
     call(cluster, "POST", "/resources/stones%2Fa/holders", {"holder_id": "cli-holder"})
     call(cluster, "DELETE", "/resources/stones%2Fa?force=true", {})
     claim = {"provider": "stones", "worker_id": "w", "wait_ms": 20_000}
-    (item,) = wait_until(lambda: call(cluster, "POST", "/reclaims/claim", claim)["items"], 60, "the clean-up")
+    (item,) = wait_until(lambda: call(cluster, "POST", "/reclaims/claim", claim)["items"], 90, "the clean-up")
     told = {"worker_id": "w", "reclaim_id": item["reclaim_id"], "token": item["token"]}
     call(cluster, "POST", "/reclaims/ack", told)
     (seen,) = [each for each in answer("tombstones", "list")["tombstones"] if each["resource_id"] == "stones/a"]
@@ -34,4 +34,4 @@ def test_tombstones_and_holders(cluster: Up, answer: Answer, text: Text, run: Ru
     assert text("holders", "remove", "cli-holder").startswith("cli-holder removed at ")
     code, _, said = run("holders", "remove", "cli-holder")
     assert (code, "no holder" in said) == (1, True)
-    wait_until(lambda: "stones/a" not in text("tombstones", "list"), 60, "the purge")
+    wait_until(lambda: "stones/a" not in text("tombstones", "list"), 90, "the purge")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from coordinator.cli import main
+from coordinator.cli.nodes import layout_of
+from coordinator.cli.program import parser
+from coordinator.cli.telling import ForPrograms
 from coordinator.config import load_config
 from coordinator.devcluster import DevClusterError, Layout
-from tests.cli.processes import Up, alive, up
+from tests.cli.processes import REPOSITORY, Up, alive, up
 from tests.ports import free_base
 from tests.waiting import wait_until
 
@@ -30,7 +36,8 @@ def test_three_nodes_greet_fail_over_and_stop(tmp_path: Path, capsys: pytest.Cap
         before = pids(cluster)
         first = cluster.cluster(1)
         assert first is not None
-        assert [set(m) for m in first["members"]] == [{"id", "role", "http", "peer", "pid", "term", "applied"}] * 3
+        named = {"id", "role", "http", "peer", "pid", "term", "applied", "known_level"}
+        assert [set(m) for m in first["members"]] == [named] * 3
         assert sorted(m["role"] for m in first["members"]) == ["follower", "follower", "leader"]
         cluster.wait_for(f"curl http://{cluster.endpoint(1)}/api/v1/locks/acquire -d")
         cluster.wait_for(f"status --endpoint {cluster.endpoint(1)}")
@@ -60,6 +67,48 @@ def test_one_and_five_nodes(tmp_path: Path, nodes: int) -> None:
         assert cluster.end() == 0
 
 
+def test_what_happens_is_json_a_line_where_that_is_asked_for(tmp_path: Path) -> None:
+    cluster = Up(tmp_path / "data", 1, more=("--json",))
+    try:
+        told = json.loads(cluster.wait_for('"event": "up"'))
+        (node,) = told["nodes"]
+        assert (told["leader"], node["id"], node["http"], node["grpc"]) == ("n1", "n1", cluster.endpoint(1), None)
+        os.kill(node["pid"], signal.SIGKILL)
+        ended = json.loads(cluster.wait_for('"event": "node_ended"'))
+        assert (ended["node"], ended["exit_code"], ended["signal"]) == ("n1", -9, "SIGKILL")
+        assert cluster.process.wait(timeout=90) == 1
+    finally:
+        if cluster.process.poll() is None:
+            cluster.end()
+    wait_until(lambda: cluster.lines and '"stopped"' in cluster.lines[-1], 90, "the last line")
+    events = [json.loads(line) for line in cluster.lines]
+    assert [each["event"] for each in events if "node" not in each] == ["starting", "up", "all_ended", "stopped"]
+    assert "node_started" in [each["event"] for each in events if each.get("node") == "n1"]
+
+
+def test_what_a_node_writes_that_is_no_event_is_passed_on_in_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("Traceback", "[1]", '{"error": {}}', '{"event": "leader", "node": "n2"}'):
+        ForPrograms().line("n2", line)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each.get("line") for each in told] == ["Traceback", "[1]", '{"error": {}}', None]
+    assert {each["node"] for each in told} == {"n2"}
+
+
+def test_a_node_logs_json_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A port that is taken ends it with a word about it."""
+    base = free_base(2)
+    layout = Layout(tmp_path, 1, base, base + 1)
+    layout.write()
+    words = [sys.executable, "-m", "coordinator.cli", "node", "--config", str(layout.config_path("n1"))]
+    with socket.create_server(("127.0.0.1", base + 1)):
+        for more, first in (([], "2"), (["--json"], "{")):
+            ran = subprocess.run(
+                [*words, *more], cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=False
+            )
+            assert (ran.returncode, ran.stderr[:1]) == (1, first), ran.stderr
+    assert {json.loads(line)["node"] for line in ran.stderr.splitlines()} == {"n1"}
+
+
 def test_it_starts_again_on_its_data(tmp_path: Path) -> None:
     with up(tmp_path / "data") as cluster:
         before = cluster.cluster(1)
@@ -75,8 +124,8 @@ def test_nodes_die_with_a_killed_parent(tmp_path: Path) -> None:
     with up(tmp_path / "data") as cluster:
         nodes = pids(cluster)
         cluster.process.kill()
-        cluster.process.wait(timeout=10)
-        wait_until(lambda: not any(alive(pid) for pid in nodes.values()), 15, "the nodes to end")
+        cluster.process.wait(timeout=90)
+        wait_until(lambda: not any(alive(pid) for pid in nodes.values()), 90, "the nodes to end")
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -95,6 +144,8 @@ def test_a_taken_port_is_named_with_the_option(tmp_path: Path) -> None:
 def test_impossible_ports(tmp_path: Path, http: int, peer: int, words: str) -> None:
     with pytest.raises(DevClusterError, match=words):
         Layout(tmp_path, 3, http, peer).check_ports()
+    with pytest.raises(DevClusterError, match=words):
+        Layout(tmp_path, 3, free_base(3), peer, http).check_ports()
 
 
 def test_what_is_written_loads_and_is_private(tmp_path: Path) -> None:
@@ -109,6 +160,20 @@ def test_what_is_written_loads_and_is_private(tmp_path: Path) -> None:
     assert [config.http for config in configs] == ["127.0.0.1:7101", "127.0.0.1:7102", "127.0.0.1:7103"]
     assert len({config.secret for config in configs}) == 1
     assert len({config.data_dir for config in configs}) == 3
+    assert {config.grpc for config in configs} == {None}
+
+
+def test_grpc_is_served_where_the_extra_is_there_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    def base(*words: str) -> int | None:
+        options = parser().parse_args(["up", *words])
+        return layout_of(options).grpc_base
+
+    assert (base(), base("--base-port", "9000"), base("--grpc-base", "8000")) == (7300, 9200, 8000)
+    assert base("--grpc-base", "0") is None
+    layout = Layout(tmp_path, 3, 7100, 7200, 7300)
+    layout.write()
+    configs = [load_config(layout.config_path(node_id), {}) for node_id in layout.ids]
+    assert [config.grpc for config in configs] == ["127.0.0.1:7301", "127.0.0.1:7302", "127.0.0.1:7303"]
 
 
 def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.client import Client, SqlGuard, clock
+from coordinator.client import Client, HoldfastError, OutcomeUnknown, SqlGuard, Unavailable, clock
+from coordinator.client.calls import Answer, Calls
+from tests.waiting import until
 
+LOG = logging.getLogger("holdfast.client")
 HOLDERS, OF_SESSIONS, LEASERS, RIVALS = 15, 10, 5, 20
 KEYS = 5
 WORKERS = HOLDERS + OF_SESSIONS + LEASERS + RIVALS
+SPREAD = 1.5
+"""By so much lease times differ, so that renewals come all the time, and not all at once."""
 LOOK_S = 0.8
 """Between two pieces of work: enough are at it at any time, and the machine has others to run."""
 
@@ -66,14 +72,76 @@ class Table:
         self._connection.close()
 
 
+@dataclass(slots=True)
+class Record:
+    """Every call of every client, those included that nobody waits for: renewals, and what is learned on the side."""
+
+    calls: int = 0
+    renewals: int = 0
+    """Answered ones."""
+    raised: list[tuple[str, HoldfastError]] = field(default_factory=list)
+    longest_s: float = 0.0
+
+
+def renews(path: str) -> bool:
+    return path in ("/locks/renew", "/heartbeats") or (path.startswith("/sessions/") and path.endswith("/heartbeat"))
+
+
+class RecordedCalls(Calls):
+    def __init__(self, endpoints: Sequence[str], timeout: float, record: Record) -> None:
+        super().__init__(endpoints, namespace="default", timeout=timeout)
+        self._record = record
+
+    async def call(self, method: str, path: str, *args: Any, waits: float = 0.0, **named: Any) -> Answer:
+        begun = clock.now()
+        self._record.calls += 1
+        try:
+            answer = await super().call(method, path, *args, waits=waits, **named)
+        except HoldfastError as error:
+            self._record.raised.append((path, error))
+            raise
+        self._record.renewals += renews(path)
+        if not waits:
+            self._record.longest_s = max(self._record.longest_s, clock.now() - begun)
+        return answer
+
+
+class RecordedClient(Client):
+    def __init__(self, endpoints: Sequence[str], *, timeout: float, record: Record) -> None:
+        super().__init__(endpoints, timeout=timeout)
+        self.calls = RecordedCalls(endpoints, timeout, record)
+
+
+class Attempts(logging.Handler):
+    """Those that failed and were repeated, as the SDK logs them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.failed: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is tried again" in record.getMessage():
+            self.failed.append(record.getMessage())
+
+    def __enter__(self) -> Attempts:
+        self._before = LOG.level
+        LOG.addHandler(self)
+        LOG.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LOG.setLevel(self._before)
+        LOG.removeHandler(self)
+
+
 class Crew:
     def __init__(self, endpoints: Sequence[str], file: Path, *, ttl: float, timeout: float = 25.0) -> None:
         self._endpoints, self._ttl, self._timeout = list(endpoints), ttl, timeout
         self.table = Table(file)
         self.holds: list[Hold] = []
-        self.least_valid_s = ttl
-        self.longest_call_s = 0.0
-        self.calls = 0
+        self.least_valid_part = 1.0
+        """Of its lease time, at worst, a hold was sure for."""
+        self.record = Record()
         self._over = asyncio.Event()
         self._at_work: set[str] = set()
 
@@ -92,8 +160,12 @@ class Crew:
         self.table.close()
 
     async def _employed(self, work: Callable[[Client, int], Awaitable[None]], number: int) -> None:
-        async with Client(self._endpoints, timeout=self._timeout) as client:
+        async with RecordedClient(self._endpoints, timeout=self._timeout, record=self.record) as client:
             await work(client, number)
+
+    async def renewed(self, before: int) -> None:
+        """There were more renewals than `before`."""
+        await until(lambda: self.record.renewals > before, "a renewal")
 
     def _began(self) -> None:
         task = asyncio.current_task()
@@ -106,31 +178,29 @@ class Crew:
                 await self._over.wait()
         return self._over.is_set()
 
-    async def _timed(self, call: Awaitable[Any]) -> Any:
-        begun = clock.now()
-        answer = await call
-        self.calls += 1
-        self.longest_call_s = max(self.longest_call_s, clock.now() - begun)
-        return answer
-
     # --- what they do ---------------------------------------------------------------------------------------------
 
     async def _hold(self, client: Client, number: int) -> None:
-        async with client.lock(f"held/{number}", ttl=self._ttl) as held:
-            await self._stay(held)
-            assert await self._timed(held.verify()) is True
+        ttl = self._ttl_of(number, HOLDERS)
+        async with client.lock(f"held/{number}", ttl=ttl) as held:
+            await self._stay(held, ttl)
+            assert await held.verify() is True
 
     async def _hold_by_session(self, client: Client, number: int) -> None:
-        async with client.session(ttl=self._ttl) as session, session.lock(f"of-session/{number}") as held:
-            await self._stay(held)
+        ttl = self._ttl_of(number, OF_SESSIONS)
+        async with client.session(ttl=ttl) as session, session.lock(f"of-session/{number}") as held:
+            await self._stay(held, ttl)
             body = {"lock_key": held.key, "fencing_token": held.token}
-            assert (await self._timed(client.call("POST", "/fencing/check", body)))["current"]
+            assert (await client.call("POST", "/fencing/check", body))["current"]
 
-    async def _stay(self, held: Any) -> None:
+    def _ttl_of(self, number: int, of: int) -> float:
+        return self._ttl * (1 + (SPREAD - 1) * number / of)
+
+    async def _stay(self, held: Any, ttl: float) -> None:
         self._began()
         while not await self._look():
             held.check()
-            self.least_valid_s = min(self.least_valid_s, held.valid_for)
+            self.least_valid_part = min(self.least_valid_part, held.valid_for / ttl)
 
     async def _lease(self, client: Client, number: int) -> None:
         async with client.lease(f"leased/{number}", ttl=self._ttl) as kept:
@@ -139,11 +209,11 @@ class Crew:
                 if await self._look():
                     break
                 kept.check()
-                other = await self._timed(client.acquire_lease(f"leased/{number}/{turn}", ttl=self._ttl))
+                other = await client.acquire_lease(f"leased/{number}/{turn}", ttl=self._ttl)
                 asked = {"lease_ids": [kept.lease_id, other.lease_id]}
-                told = await self._timed(client.call("POST", "/leases/lookup", asked))
+                told = await client.call("POST", "/leases/lookup", asked)
                 assert [lease["state"] for lease in told["leases"]] == ["ACTIVE", "ACTIVE"], told
-                await self._timed(other.release())
+                await other.release()
 
     async def _compete(self, client: Client, number: int) -> None:
         chance = random.Random(number)
@@ -154,11 +224,14 @@ class Crew:
                 begun = clock.now()
                 held.check()
                 self.table.write(key, held.token)
-                assert await self._timed(held.verify()) is True
+                assert await held.verify() is True
                 self.holds.append(Hold(key, held.token, begun, clock.now()))
 
     def judge(self) -> None:
         judge(self.holds)
+        for path, error in self.record.raised:
+            # A heartbeat that has had its part of the time is begun anew; nothing else may fail.
+            assert renews(path) and isinstance(error, Unavailable | OutcomeUnknown), (path, error)
         assert self.table.writes == len(self.holds) > 0
 
 

@@ -20,8 +20,8 @@ from tests.cli.processes import REPOSITORY
 from tests.waiting import until, wait_until
 
 SIZE = 3
-TIMING = "\n[timing]\nelection_min = 1.0\nelection_max = 2.0\n"
-"""Twice the default: processes that start beside fifty workers must not look like leaders that are gone."""
+TIMING = "\n[timing]\nelection_min = 0.75\nelection_max = 1.5\n"
+"""More than the default: processes that start beside fifty workers must not look like leaders that are gone."""
 READY_S = 120
 """Starting takes a second, or many on a machine that is busy."""
 
@@ -106,7 +106,7 @@ class Nodes:
             process.terminate()
         for process in self._processes.values():
             try:
-                process.wait(timeout=30)
+                process.wait(timeout=90)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -76,7 +76,7 @@ def running() -> Iterator[str]:
         finally:
             server.terminate()  # lets its clients end
             try:
-                server.wait(timeout=10)
+                server.wait(timeout=90)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()

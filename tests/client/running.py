@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,12 +14,22 @@ from tests.cli.processes import Up
 from tests.waiting import wait_until
 
 
-def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 90) -> None:
+def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 180) -> None:
+    """What a task raises that nobody waits for fails the test, too."""
+    unhandled: list[dict[str, Any]] = []
+
+    def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), asyncio.CancelledError):  # of connections that are there at the end
+            unhandled.append(context)
+
     async def limited() -> None:
+        asyncio.get_running_loop().set_exception_handler(told)
         async with asyncio.timeout(timeout_s):
             await scenario()
 
     asyncio.run(limited())
+    gc.collect()  # a task tells of what it raised when it goes
+    assert not unhandled, unhandled
 
 
 def endpoints_of(cluster: Up) -> list[str]:
@@ -29,7 +40,7 @@ def leader_of(cluster: Up) -> dict[str, Any]:
     def view() -> dict[str, Any] | None:
         return cluster.cluster(1) or cluster.cluster(2)
 
-    seen = wait_until(view, 10, "a view of the cluster")
+    seen = wait_until(view, 90, "a view of the cluster")
     leader: dict[str, Any] = next(member for member in seen["members"] if member["id"] == seen["leader"])
     return leader
 

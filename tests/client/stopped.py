@@ -185,6 +185,8 @@ class Stopped:
     def __init__(self, kind: Kind, numbers: range, file: Path, postgres: str, endpoints: list[str]) -> None:
         self.kind, self.numbers = kind, numbers
         self.stopped_at = self.resumed_at = 0.0
+        self.granted: dict[int, float] = {}
+        """When others had its locks, by their numbers."""
         self.trials: list[Trial] = []
         words = [kind, str(numbers.start), str(len(numbers)), str(file), postgres, *endpoints]
         self.process = subprocess.Popen(
@@ -213,7 +215,7 @@ class Stopped:
 
     def end(self) -> None:
         self.trials = [Trial(**told) for told in self._line()]
-        assert self.process.wait(timeout=30) == 0
+        assert self.process.wait(timeout=90) == 0
 
     def close(self) -> None:
         self.process.kill()
@@ -228,9 +230,13 @@ async def take_over(clients: Sequence[Stopped], endpoints: list[str], databases:
     async with Client(endpoints) as rival:
         for client in clients:
             loop.call_later(chance.uniform(0.0, TTL / 3), client.stop)
-        numbers = [number for client in clients for number in client.numbers]
-        holds = await asyncio.gather(*(rival.lock(Trial(each).key, ttl=RIVAL_TTL).acquire() for each in numbers))
-    tokens = {number: held.token for number, held in zip(numbers, holds, strict=True)}
+
+        async def take(client: Stopped, number: int) -> tuple[int, int]:
+            held = await rival.lock(Trial(number).key, ttl=RIVAL_TTL).acquire()
+            client.granted[number] = clock.now()
+            return number, held.token
+
+        tokens = dict(await asyncio.gather(*(take(client, number) for client in clients for number in client.numbers)))
     for number, token in tokens.items():
         assert databases.take_one(number, token) == {"sqlite": True, "postgres": True}
     return tokens
@@ -242,16 +248,19 @@ def judged(client: Stopped) -> list[Trial]:
     for trial in judged:
         assert not trial.accepted and set(trial.refused) == {"sqlite", "postgres"}, trial
         assert trial.told_at > client.resumed_at and trial.raised == "LockLost", trial
+        assert client.stopped_at < client.granted[trial.number] < client.resumed_at, trial
     return judged
 
 
 def report(client: Stopped, trials: Sequence[Trial]) -> None:
     took = [trial.told_at - client.resumed_at for trial in trials]
+    granted = [client.granted[trial.number] for trial in trials]
     unaware = sum(len(trial.refused) > 2 for trial in trials)
     print(
         f"\n{len(took)} locks of {TTL:g} s in a stopped client ({client.kind}): both databases refused every write, "
         f"{unaware} of them before the loss was told; that came {statistics.median(took):.3f} s after it went on "
-        f"(median), {max(took):.3f} s at most"
+        f"(median), {max(took):.3f} s at most; others had them {min(granted) - client.stopped_at:.3f} s after it was "
+        f"stopped at the earliest, and it wrote {client.resumed_at - max(granted):.3f} s after the last of them had"
     )
 
 

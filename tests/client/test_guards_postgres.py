@@ -106,7 +106,7 @@ def test_an_older_transaction_waits_for_a_newer_one_and_is_refused(database: str
         thread = threading.Thread(target=late)
         thread.start()
         blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        wait_until(lambda: watching.execute(blocked).fetchone() == (1,), 30, "the older one at the newer one's row")
+        wait_until(lambda: watching.execute(blocked).fetchone() == (1,), 90, "the older one at the newer one's row")
         assert not refused.is_set()
         newer.commit()
         thread.join(timeout=30)

@@ -46,8 +46,8 @@ def test_a_lock_has_a_token_validity_and_a_state(endpoints: list[str]) -> None:
 
 def test_it_outlives_its_lease_time_by_renewal(endpoints: list[str]) -> None:
     async def scenario() -> None:
-        async with Client(endpoints) as client, client.lock("sdk/long", ttl=0.6) as held:
-            token, until_then = held.token, clock.now() + 3 * 0.6
+        async with Client(endpoints) as client, client.lock("sdk/long", ttl=1.5) as held:
+            token, until_then = held.token, clock.now() + 3 * 1.5
 
             async def lived() -> bool:
                 return clock.now() > until_then
@@ -55,7 +55,7 @@ def test_it_outlives_its_lease_time_by_renewal(endpoints: list[str]) -> None:
             await until(lived, "three lease times")
             held.check()
             shown = await client.call("GET", "/locks/sdk/long")
-            assert shown["fencing_token"] == token and shown["holder"] == client.client_id
+            assert shown["fencing_token"] == token and shown["holder"] == held.holder
 
     run(scenario)
 
@@ -63,12 +63,12 @@ def test_it_outlives_its_lease_time_by_renewal(endpoints: list[str]) -> None:
 def test_busy_says_who_has_it_and_a_conflict_is_no_wait(endpoints: list[str]) -> None:
     async def scenario() -> None:
         one, other = Client(endpoints, client_id="holder"), Client(endpoints)
-        async with one, other, one.lock("sdk/busy", ttl=TTL):
+        async with one, other, one.lock("sdk/busy", ttl=TTL, reentrant=True):
             with pytest.raises(LockBusy, match="holder has it"):
                 async with other.lock("sdk/busy", ttl=TTL, wait=0.1):
                     pytest.fail("it was held by another")
             with pytest.raises(Conflict) as refused:
-                async with one.lock("sdk/busy", ttl=TTL, mode="shared"):
+                async with one.lock("sdk/busy", ttl=TTL, mode="shared", reentrant=True):
                     pytest.fail("it was held another way")
             assert refused.value.code == "mode_mismatch"
 

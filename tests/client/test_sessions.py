@@ -57,7 +57,7 @@ def test_what_a_lost_session_owned_is_lost(endpoints: list[str]) -> None:
             with pytest.raises(Conflict):
                 async with client.session(ttl=1.5) as session:
                     await session.acquire_lock("sl/mode")
-                    await session.acquire_lock("sl/mode", mode="shared")
+                    await session.acquire_lock("sl/mode", mode="shared", reentrant=True)
 
     run(scenario)
 

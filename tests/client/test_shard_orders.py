@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 from coordinator.client import Client, ShardWorker, clock
 from tests.client.running import run
@@ -16,7 +16,7 @@ class Hands:
     def __init__(self) -> None:
         self.may_let_go = asyncio.Event()
         self.calls: list[tuple[str, int]] = []
-        self.worker = ShardWorker(cast(Client, None), "q", self._assigned, self._revoked, worker_id="w")
+        self.worker = ShardWorker(Client("http://127.0.0.1:1"), "q", self._assigned, self._revoked, worker_id="w")
         self._version = 0
 
     async def _assigned(self, shard: str, token: int) -> None:

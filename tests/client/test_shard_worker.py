@@ -60,12 +60,12 @@ def test_workers_come_and_go(endpoints: list[str]) -> None:
             running += [asyncio.create_task(worker.run()) for worker in workers[2:]]
             await until(lambda: owners.shares() == [3, 3, 3, 3], "a quarter each")
             workers[0].drain()
-            await asyncio.wait_for(running[0], 30)
+            await asyncio.wait_for(running[0], 90)
             await until(lambda: owners.shares() == [4, 4, 4], "a third each")
             assert workers[1].shards and workers[1].valid_for > 0
             for worker, each in list(zip(workers, running, strict=True))[1:]:
                 worker.drain()
-                await asyncio.wait_for(each, 30)
+                await asyncio.wait_for(each, 90)
             assert owners.now == {} and owners.overlaps == []
             assert [worker async for worker in client.queues.workers("come-go")] == []
 
@@ -103,7 +103,7 @@ def test_nothing_is_given_back_before_it_is_let_go_of(endpoints: list[str]) -> N
             await until(lambda: len(other.shards) == 1, "the other to get it")
             for worker, each in ((slow, first), (other, second)):
                 worker.drain()
-                await asyncio.wait_for(each, 30)
+                await asyncio.wait_for(each, 90)
             assert owners.overlaps == []
 
     run(scenario)
@@ -129,7 +129,7 @@ def test_one_that_is_cut_off_lets_go_before_others_begin(cluster: Up, endpoints:
             assert owners.overlaps == []
             for worker, each in zip((first, second), running, strict=True):
                 worker.drain()
-                await asyncio.wait_for(each, 30)
+                await asyncio.wait_for(each, 90)
 
     run(scenario)
 

@@ -124,7 +124,7 @@ def test_a_stopped_process_is_told_by_its_guard_that_it_stood_still(endpoints: l
         worker.stdout.readline()
         os.kill(worker.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        wait_until(lambda: time.monotonic() - stopped >= pause_s, 30, "the length of the pause")
+        wait_until(lambda: time.monotonic() - stopped >= pause_s, 90, "the length of the pause")
         worker.stdin.write("go on\n")
         worker.stdin.flush()
         os.kill(worker.pid, signal.SIGCONT)

@@ -52,7 +52,7 @@ def test_a_worker_that_burns_cpu_for_five_ttls_keeps_its_lock(client: SyncClient
 
 def test_a_lock_is_released_by_its_block_and_its_token_grows(client: SyncClient) -> None:
     with client.lock("sync/one", ttl=5) as first:
-        assert client.call("GET", "/locks/sync%2Fone")["holders"][0]["client_id"] == client.client_id
+        assert client.call("GET", "/locks/sync%2Fone")["holders"][0]["client_id"] == first.holder
     with client.lock("sync/one", ttl=5, wait=0) as second:
         assert second.token > first.token
     with pytest.raises(LockLost):
@@ -121,7 +121,7 @@ def test_an_interrupt_ends_a_block_that_only_computes(endpoints: list[str]) -> N
 class Losing:
     """Stands in for a lock: ownership of it is in doubt half a millisecond after it was entered."""
 
-    key, keys, token, tokens = "k", ("k",), 1, {"k": 1}
+    key, keys, token, tokens, holder = "k", ("k",), 1, {"k": 1}, "h"
 
     @property
     def valid_for(self) -> float:
@@ -154,7 +154,7 @@ def test_many_interrupts_never_arrive_after_their_block(client: SyncClient) -> N
         interrupted += lost
     print(f"of 500 blocks {ended} came to their end, {interrupted} were told")
     assert 0 < ended < 500 and interrupted > 0
-    wait_until(lambda: not client._thread.in_use, 30, "the end of blocks that were interrupted on their way out")
+    wait_until(lambda: not client._thread.in_use, 90, "the end of blocks that were interrupted on their way out")
 
 
 # --- the thread ---------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_refused_priority_is_no_error() -> None:
         "client = SyncClient('http://127.0.0.1:1', timeout=0.1); print(client.priority); client.close()"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.stdout.strip() in ("realtime", "raised", "normal"), ran.stderr
     assert os.getuid() != 0 or ran.stdout.strip() == "normal"
@@ -213,7 +213,7 @@ def test_ctrl_c_ends_a_wait_for_a_lock(endpoints: list[str], tmp_path: Path, cli
             [sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stdout is not None and process.stdout.readline() == "waiting\n"
-        wait_until(lambda: client.call("GET", "/locks/sync%2Fctrl-c")["waiters"], 30, "the other in the queue")
+        wait_until(lambda: client.call("GET", "/locks/sync%2Fctrl-c")["waiters"], 90, "the other in the queue")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in err and "granted" not in out

@@ -128,7 +128,7 @@ def test_cut_off_it_frees_what_is_not_leased_and_reports_when_contact_returns(
     from coordinator.client import clock
 
     begun = clock.now()
-    asyncio.run(asyncio.wait_for(scenario(), 90))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
 
 
 async def acquire(client: Client, resource_id: str) -> None:

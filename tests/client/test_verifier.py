@@ -23,7 +23,7 @@ async def release(client: Client, resource_id: str, owner: str) -> None:
 
 
 def run(scenario: object) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 90))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scenario, 180))  # type: ignore[arg-type]
 
 
 def test_it_knows_what_was_there_and_follows_what_happens(endpoints: list[str]) -> None:

@@ -45,7 +45,7 @@ async def _put(client: Client, queue: str, *payloads: Any, **rules: Any) -> None
 
 async def _ended(worker: Worker, running: asyncio.Task[None]) -> None:
     worker.drain()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await running
 
 
@@ -352,7 +352,7 @@ def test_plain_functions_run_in_threads_also_of_a_blocking_client(endpoints: lis
         worker = client.worker("threads", handler, concurrency=3)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        wait_until(lambda: client.queues.get("threads").done == 10, 30, "all of them")
+        wait_until(lambda: client.queues.get("threads").done == 10, 90, "all of them")
         worker.drain()
         thread.join(30)
         assert not thread.is_alive()

@@ -83,7 +83,7 @@ def trace(kind: str, where: str, endpoints: list[str], client: Kind = "sync", tt
             assert state(connection) == (9, held.token)
             take_one(connection, held.token)  # the holder may write again
             assert state(connection) == (8, held.token)
-        assert zombie.wait(timeout=30) == 0
+        assert zombie.wait(timeout=90) == 0
     finally:
         zombie.kill()
         zombie.wait()

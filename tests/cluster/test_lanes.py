@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.lanes import MAX_COST, REST, TURN, Background, Lane, Lanes, cost_of
+from cluster.lanes import FRONT, MAX_COST, REST, SHARED, SHARED_FOR, TURN, Background, Lane, Lanes, cost_of
 from cluster.messages import FrameError, check
 from cluster.options import KIB, Limits
 from cluster.ports import Committed, Denied, Message, Unknown
@@ -50,6 +50,23 @@ def test_lanes_take_turns_and_each_keeps_its_order() -> None:
     assert [name for name in found if name[0] == "c"] == [f"c{number}" for number in range(2 * TURN)]
     assert [name for name in found if name[0] == "o"] == [f"o{number}" for number in range(2 * TURN)]
     assert lanes.commands == 200 - 4 * TURN
+
+
+def test_entries_are_short_while_lanes_are_shared() -> None:
+    lanes = filled(Item(CROWD, "c"), entry_cost=100)
+    for _ in range(SHARED_FOR + 1):
+        lanes.add(Item(CROWD, "c"))
+        taken(lanes, 1)
+    assert lanes.entry_cost == 100
+    lanes.add(Item(OTHER, "o"))
+    taken(lanes, 10)
+    assert lanes.entry_cost == 100 // SHARED
+    for _ in range(SHARED_FOR + 1):  # what the cluster does by itself shares nothing
+        for lane in (CROWD, FRONT, BULK):
+            lanes.add(Item(lane, "c"))
+        taken(lanes, 10)
+        taken(lanes, 10, background=True)
+    assert lanes.entry_cost == 100
 
 
 def test_what_costs_much_gets_no_larger_share() -> None:

@@ -1,18 +1,15 @@
-"""What configs/ offers to Prometheus, Grafana, systemd and Kubernetes fits the product; links lead somewhere."""
+"""What configs/ offers to Prometheus, Grafana and systemd fits the product; links lead somewhere."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from coordinator.authority import Authority
-from coordinator.config import load_config
 from coordinator.http.telemetry import _Numbers
 from coordinator.machine.commands import CreateSession
 from tests.cli.processes import REPOSITORY
@@ -94,23 +91,3 @@ def test_the_unit_runs_commands_that_there_are() -> None:
     assert len(started) == 2
     for words in started:
         assert parser().parse_args(words.split()).command
-
-
-def test_the_pods_of_kubernetes_get_a_configuration_that_a_node_starts_with(tmp_path: Path) -> None:
-    """The environment of its container, with keys as the comment makes them."""
-    documents = list(yaml.safe_load_all((REPOSITORY / "configs" / "kubernetes" / "holdfast.yaml").read_text()))
-    pod = next(each for each in documents if each["kind"] == "StatefulSet")["spec"]["template"]["spec"]
-    keys = tmp_path / "keys"
-    authority = Authority.make(keys, "production", 365)
-    authority.node("holdfast-1", ["holdfast-1.holdfast-nodes"], 90, keys, renew=False)
-    (keys / "secret").touch(mode=0o600)
-    (keys / "secret").write_text("5" * 64)
-    environment = {"HOLDFAST_NODE_ID": "holdfast-1"}
-    for entry in pod["containers"][0]["env"]:
-        if "value" in entry:
-            value = entry["value"].replace("$(HOLDFAST_NODE_ID)", "holdfast-1")
-            environment[entry["name"]] = value.replace("/etc/holdfast-keys", str(keys))
-    config = load_config(REPOSITORY / "configs" / "docker.toml", environment)
-    assert (config.node_id, config.peer_advertise) == ("holdfast-1", "holdfast-1.holdfast-nodes:7200")
-    assert [member.id for member in config.members] == ["holdfast-0", "holdfast-1", "holdfast-2"]
-    assert config.tls is not None and config.tokens_required and not config.insecure

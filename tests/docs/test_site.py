@@ -25,6 +25,22 @@ def test_every_page_is_in_the_menu_of_every_page(site: Path) -> None:
         assert menu.count("aria-current") == 1
 
 
+@pytest.mark.parametrize("page", ["GUARANTEES.md", "THREATS.md"])
+def test_what_is_said_to_show_a_claim_is_there(page: str) -> None:
+    """Files by their paths; behind one, parts of the names of its tests."""
+    rows = [row for row in (build.DOCS / page).read_text().splitlines() if row.startswith("|") and "`tests/" in row]
+    assert len(rows) > 5
+    for row in rows:
+        file = ""
+        for said in re.findall(r"`([^`]+)`", row.rpartition("|")[0].rpartition("|")[2]):
+            if said.startswith("tests/"):
+                file = said
+                assert (build.ROOT / said).exists(), said
+            elif "…" in said:
+                pattern = ".*".join(map(re.escape, said.split("…")))
+                assert re.search(rf"def test_\w*{pattern}", (build.ROOT / file).read_text()), (file, said)
+
+
 def test_it_needs_nothing_but_itself(site: Path) -> None:
     for path in site.glob("*.html"):
         text = path.read_text()

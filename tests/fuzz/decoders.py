@@ -6,9 +6,8 @@ Where a checksum or a MAC would stop nearly every damaged input, what lies behin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -34,27 +33,23 @@ from coordinator.gossip.tally import Implausible, Tally
 from coordinator.http.app import all_operations
 from coordinator.http.bodies import JSON, MSGPACK, _decode
 from coordinator.http.errors import ApiError
-from coordinator.http.heartbeats import CLIENT_HEADER, EXTEND_HEADER, _packed
-from coordinator.machine import invariants
-from coordinator.machine.codec import decode_command, encode_command
-from coordinator.machine.machine import Machine
-from coordinator.machine.results import Denied
+from coordinator.machine.codec import encode_command
+from coordinator.machine.levels import TooNew
 from coordinator.machine.sketch import Sketch
 from coordinator.machine.snapshot import FormatError
+from tests.fuzz.heads import Heads, NotPlain, heads
+from tests.fuzz.journals import Records, Segments, records, segments
+from tests.fuzz.machines import Commands, Heartbeats, Restores, cut, state
 from tests.machine.test_codec import GOOD
-from tests.machine.test_machine import busy_machine
-from tests.sim.disk import SimDisk
-from tests.storage.support import CLUSTER, DIRECTORY, IDENTITY, open_journal
-from tests.storage.test_corruption import busy_journal
+from tests.storage.support import CLUSTER
 
 Read = Callable[[bytes], None]
 _SECRET = b"a secret of the fuzzed cluster"
-_DIGEST_EVERY = 500
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """`seeds` and a reader are made for each run: a reader may keep a machine that must not change."""
+    """`seeds` and a reader are made for each run: a reader may keep a machine that must not change (`unchanged`)."""
 
     name: str
     seeds: Callable[[], list[bytes]]
@@ -93,63 +88,6 @@ def _json_seeds() -> list[bytes]:
 
 def _msgpack_seeds() -> list[bytes]:
     return [msgpack.packb(body) for body in _bodies()]
-
-
-def _heartbeats() -> Read:
-    machine, asked = _Unchanged(), SimpleNamespace(headers={CLIENT_HEADER: "nobody", EXTEND_HEADER: "1000"})
-
-    def read(raw: bytes) -> None:
-        beat = _packed(asked, raw)  # type: ignore[arg-type]
-        machine.apply(encode_command(beat))
-
-    return read
-
-
-# --- the machine ------------------------------------------------------------------------------------------------------
-
-
-class _Unchanged:
-    """A machine with something in it, which nothing that is applied here may change."""
-
-    def __init__(self) -> None:
-        self._machine = busy_machine()
-        self._digest = self._machine.digest()
-        self._count = 0
-
-    def apply(self, raw: bytes) -> None:
-        machine = self._machine
-        machine.apply(machine.revision + 1, machine.now_ms, [raw])
-        self._count += 1
-        if self._count % _DIGEST_EVERY == 1 and machine.digest() != self._digest:
-            raise AssertionError("the state changed")
-
-
-def _commands() -> Read:
-    """What is refused changes nothing; what is damaged and good all the same leaves a state that holds together."""
-    unchanged, used = _Unchanged(), busy_machine()
-
-    def read(raw: bytes) -> None:
-        if isinstance(decode_command(raw), Denied):
-            unchanged.apply(raw)
-            return
-        used.apply(used.revision + 1, used.now_ms, [raw])
-        if used.revision % _DIGEST_EVERY == 0:
-            invariants.check(used.state)
-
-    return read
-
-
-def _state() -> bytes:
-    return b"".join(busy_machine().freeze().chunks())
-
-
-def _restore(raw: bytes) -> None:
-    Machine().restore(_cut(raw))
-
-
-def _cut(raw: bytes) -> Iterator[bytes]:
-    for start in range(0, len(raw), 4_096):
-        yield raw[start : start + 4_096]
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -210,35 +148,16 @@ def _frames(raw: bytes) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _journal_seeds() -> list[bytes]:
-    disk = SimDisk()
-    busy_journal(disk, 1 << 20)
-    return [disk.content(f"{DIRECTORY}/{name}") for name in disk.names(DIRECTORY) if name.endswith(".wal")]
-
-
-def _journal() -> Read:
-    clean = SimDisk()
-    busy_journal(clean, 1 << 20)
-    (path,) = (f"{DIRECTORY}/{name}" for name in clean.names(DIRECTORY) if name.endswith(".wal"))
-
-    def read(raw: bytes) -> None:
-        disk = clean.copy()
-        disk.overwrite(path, raw)
-        open_journal(disk, segment_bytes=1 << 20, identity=IDENTITY)._destroy()
-
-    return read
-
-
 def _meta() -> SnapshotMeta:
     place = (b"entry", 7, 3)
     return SnapshotMeta(place, (b"before", 6, 3), 1_000, msgpack.packb([["n1", "n2"], 5, "1.0"]))
 
 
-def _snapshot(raw: bytes) -> None:
+def _snapshot(raw: bytes) -> Iterable[bytes]:
     parser = SnapshotParser(CLUSTER, "a file")
     blocks = parser.feed(raw)
     parser.finish()
-    Machine().restore(blocks)
+    return blocks
 
 
 def _snapshot_header(raw: bytes) -> None:
@@ -253,11 +172,11 @@ def _header_seeds() -> list[bytes]:
     return headers
 
 
-def _backup(raw: bytes) -> None:
+def _backup(raw: bytes) -> Iterable[bytes]:
     parser = BackupParser("a file")
     blocks = parser.feed(raw)
     parser.finish()
-    Machine().restore(blocks)
+    return blocks
 
 
 def _backup_header(raw: bytes) -> None:
@@ -303,20 +222,22 @@ def _sketch(raw: bytes) -> None:
 
 
 DECODERS = (
+    Decoder("http-head", heads, Heads, (NotPlain,)),
     Decoder("http-json", _json_seeds, _http(JSON), (ApiError,)),
     Decoder("http-msgpack", _msgpack_seeds, _http(MSGPACK), (ApiError,)),
-    Decoder("heartbeats", lambda: [bytes(8), bytes(range(256)) * 4], _heartbeats, (ApiError,)),
-    Decoder("commands", lambda: [encode_command(each, "default", b"id") for each in GOOD], _commands, ()),
-    Decoder("state", lambda: [_state()], lambda: _restore, (FormatError,)),
+    Decoder("heartbeats", lambda: [bytes(8), bytes(range(256)) * 4], Heartbeats, (ApiError,)),
+    Decoder("commands", lambda: [encode_command(each, "default", b"id") for each in GOOD], Commands, ()),
+    Decoder("state", lambda: [state()], lambda: Restores(cut), (FormatError, TooNew)),
     Decoder("peer-messages", _messages, lambda: _decoded, (FrameError,)),
     Decoder("peer-frames", _sealed, lambda: _frames, (FrameError,)),
     Decoder("hand-shake", _handshakes, lambda: _shake_hands, (HandshakeRefused,)),
-    Decoder("journal", _journal_seeds, _journal, (JournalError,)),
-    Decoder("snapshot", lambda: [b"".join(encode_snapshot(CLUSTER, _meta(), [_state()]))], lambda: _snapshot,
-            (SnapshotCorrupt, FormatError)),
+    Decoder("journal", segments, Segments, (JournalError,)),
+    Decoder("journal-records", records, Records, (JournalError,)),
+    Decoder("snapshot", lambda: [b"".join(encode_snapshot(CLUSTER, _meta(), [state()]))], lambda: Restores(_snapshot),
+            (SnapshotCorrupt, FormatError, TooNew)),
     Decoder("snapshot-header", _header_seeds, lambda: _snapshot_header, (SnapshotCorrupt,)),
-    Decoder("backup", lambda: [b"".join(encode_snapshot(CLUSTER, _meta(), [_state()], magic=BACKUP_MAGIC))],
-            lambda: _backup, (BackupError, FormatError)),
+    Decoder("backup", lambda: [b"".join(encode_snapshot(CLUSTER, _meta(), [state()], magic=BACKUP_MAGIC))],
+            lambda: Restores(_backup), (BackupError, FormatError, TooNew)),
     Decoder("backup-header", lambda: [_meta().config], lambda: _backup_header, (BackupError,)),
     Decoder("gossip", _gossip_seeds, lambda: _gossip, (Implausible,)),
     Decoder("sketch", _sketch_seeds, lambda: _sketch, (ValueError,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.decoders import DECODERS, Decoder
+from tests.fuzz.machines import Unchanged
 from tests.fuzz.mutation import inputs
 
 
@@ -26,16 +28,19 @@ class Outcome:
     taken: int = 0
     """Damaged, and good all the same."""
     refused: int = 0
+    digests: int = 0
+    """How often the state of a machine was compared; 0 for what reaches none."""
     slowest_ms: float = 0.0
     resident_before_kib: int = 0
     resident_peak_kib: int = 0
+    """The most at any moment, as the kernel counted it: what is given back at once is in it too."""
 
 
 def fuzz(decoder: Decoder, size: int, seed: int = 1, progress: Callable[[Outcome], None] | None = None) -> Outcome:
     seeds, read = decoder.seeds(), decoder.reader()
     for raw in seeds:
         _feed(decoder, read, raw, Outcome(decoder.name, seed))
-    outcome = Outcome(decoder.name, seed, resident_before_kib=_resident_kib("VmRSS"))
+    outcome = Outcome(decoder.name, seed, resident_before_kib=_peak_from_now_kib())
     for raw in inputs(seeds, seed):
         _feed(decoder, read, raw, outcome)
         outcome.inputs += 1
@@ -44,7 +49,11 @@ def fuzz(decoder: Decoder, size: int, seed: int = 1, progress: Callable[[Outcome
             break
         if progress is not None and outcome.inputs % 10_000 == 0:
             progress(outcome)
-    outcome.resident_peak_kib = max(_resident_kib("VmRSS"), outcome.resident_peak_kib)
+    outcome.resident_peak_kib = _peak_kib()
+    unchanged: Unchanged | None = getattr(read, "unchanged", None)
+    if unchanged is not None:
+        unchanged.compare()
+        outcome.digests = unchanged.digests
     return outcome
 
 
@@ -73,14 +82,18 @@ def _feed(decoder: Decoder, read: Callable[[bytes], None], raw: bytes, outcome: 
     except BaseException as error:
         told = f"{decoder.name} ended with {type(error).__name__}: {error} on {raw[:4_000]!r}"
         raise Broken(told) from error
-    spent_ms = (time.process_time() - began) * 1000
-    if spent_ms > outcome.slowest_ms:
-        outcome.slowest_ms = spent_ms
-        outcome.resident_peak_kib = max(_resident_kib("VmRSS"), outcome.resident_peak_kib)
+    outcome.slowest_ms = max(outcome.slowest_ms, round((time.process_time() - began) * 1000, 2))
 
 
-def _resident_kib(field: str) -> int:
+def _peak_from_now_kib() -> int:
+    """What there is now, from which the kernel counts the peak anew. Where it may not be asked to, the peak so far."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak_kib()
+
+
+def _peak_kib() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
+        if line.startswith("VmHWM"):
             return int(line.split()[1])
-    raise AssertionError(f"no {field} in /proc/self/status")
+    raise AssertionError("no VmHWM in /proc/self/status")

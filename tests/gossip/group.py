@@ -62,7 +62,7 @@ class Member:
         if self.process is None:
             return None
         self.process.send_signal(number)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=90)
         self.process = None
         return code
 

@@ -107,7 +107,7 @@ def test_a_person_can_put_delete_and_look(tmp_path: Path) -> None:
     def holdfast(*words: str, content: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         at = ["--at", member.address, "--secret-file", str(tmp_path / "secret")]
         command = [sys.executable, "-m", "coordinator.cli", "gossip", *words, *at]
-        return subprocess.run(command, cwd=REPOSITORY, input=content, capture_output=True, check=False, timeout=60)
+        return subprocess.run(command, cwd=REPOSITORY, input=content, capture_output=True, check=False, timeout=120)
 
     try:
         member.start()

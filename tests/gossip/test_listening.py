@@ -133,7 +133,7 @@ def test_nobody_is_told_what_is_not_on_disk(tmp_path: Path) -> None:
 
         def slow(changes: Iterable[tuple[str, Item | None]]) -> None:
             begun.set()
-            goes_on.wait(60)
+            goes_on.wait(90)
             save(changes)
 
         node._store.save = slow  # type: ignore[method-assign]

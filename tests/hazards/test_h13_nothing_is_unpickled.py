@@ -30,7 +30,7 @@ from cluster.frames import FrameError, FrameReader, decode, encode
 from cluster.options import MIB, Limits
 from cluster.ports import Committed
 from tests.hazards.bare import BareRegister, bare_network, elect, make, step
-from tests.hazards.schedule import Directed
+from tests.hazards.schedule import Directed, inject
 from tests.transport.nodes import Node, run, started
 from tests.transport.test_links import as_peer, authentic
 
@@ -139,7 +139,7 @@ def ran_by_a_frame() -> list[str]:
             session = dialer.established.session()
             writer.write(session.seal(_PAYLOAD))
             writer.write(session.seal(b"no message at all"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 with suppress(ConnectionError):
                     await reader.read()
             writer.close()
@@ -169,7 +169,7 @@ def ran_by_an_entry(taken_away: Callable[[], None]) -> list[str]:
     world = Directed(13)
     leader = world.begin("n1")
     taken_away()
-    world.call("n1", lambda: leader.engine._core._applyCommand(_PAYLOAD, None, _MEMBERSHIP))
+    world.call("n1", lambda: inject(leader, _MEMBERSHIP, _PAYLOAD))
     with suppress(TypeError):  # what came out of the pickle is no membership command; by then it has run
         world.run(1)
     return EXECUTED[:1]

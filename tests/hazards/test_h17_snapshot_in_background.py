@@ -36,7 +36,7 @@ class _SlowFrozen:
     def chunks(self) -> Iterator[bytes]:
         for chunk in self._frozen.chunks():
             self._began.set()
-            self._gate.wait(20)
+            self._gate.wait(90)
             yield chunk
 
 
@@ -62,7 +62,7 @@ async def _write_for(host: Host, seconds: float) -> int:
 
 
 async def _leader(hosts: list[Host]) -> Host:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             for host in hosts:
                 if host.node.leadership.lease_valid():

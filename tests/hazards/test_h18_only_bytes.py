@@ -12,7 +12,7 @@ from pysyncobj import replicated
 
 from cluster.guards import ALL_ON, Guards
 from tests.hazards.bare import BareRegister, bare_network, elect, make, step
-from tests.hazards.schedule import Directed, without
+from tests.hazards.schedule import Directed, inject, without
 
 _VERSION, _MEMBERSHIP = 3, 2
 
@@ -22,7 +22,7 @@ def went_over_it(kind: int, guards: Guards) -> list[str]:
     world = Directed(18, guards=guards)
     leader = world.begin("n1")
     body = pickle.dumps(7 if kind == _VERSION else ["rem", "n3", "n3"], 2)
-    world.call("n1", lambda: leader.engine._core._applyCommand(body, None, kind))
+    world.call("n1", lambda: inject(leader, kind, body))
     world.run(0.01)
     index = leader.journal.last_index
     world.run(1)
@@ -43,7 +43,7 @@ def test_it_says_why_and_changes_nothing() -> None:
     world = Directed(18)
     leader = world.begin("n1")
     body = pickle.dumps(["rem", "n3", "n3"], 2)
-    world.call("n1", lambda: leader.engine._core._applyCommand(body, None, _MEMBERSHIP))
+    world.call("n1", lambda: inject(leader, _MEMBERSHIP, body))
     world.run(1)
     assert "which this program never writes" in world.sites["n1"].deaths[0]
     assert leader.membership.voters == {"n1", "n2", "n3"}

@@ -28,6 +28,7 @@ class ScriptedMember:
     pid: int | None = 4242
     term: int | None = 3
     applied: int | None = 17
+    level: int | None = 2
 
 
 @dataclass
@@ -42,6 +43,7 @@ class ScriptedHost:
     cluster_id: str = "c"
     term: int = 3
     applied: int = 17
+    level: int = 2
     members: list[ScriptedMember] = field(default_factory=lambda: [ScriptedMember(f"n{n}") for n in (1, 2, 3)])
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 

@@ -21,9 +21,10 @@ def test_the_cluster_document() -> None:
         assert answer.headers["X-Holdfast-Revision"] == "17"
         assert answer.headers["X-Holdfast-Leader"] == "n1"
         body = await answer.json()
-        assert set(body) == {"cluster_id", "leader", "term", "revision", "members"}
+        assert set(body) == {"cluster_id", "leader", "term", "revision", "level", "members"}
         assert (body["cluster_id"], body["leader"], body["term"], body["revision"]) == ("c", "n1", 3, 17)
-        assert [set(m) for m in body["members"]] == [{"id", "role", "http", "peer", "pid", "term", "applied"}] * 3
+        named = {"id", "role", "http", "peer", "pid", "term", "applied", "known_level"}
+        assert [set(m) for m in body["members"]] == [named] * 3
 
     with_client(ScriptedHost(), scenario)
 

@@ -27,7 +27,7 @@ def scenario(run: Callable[[LoneHost, Client], Awaitable[None]], host: LoneHost 
     async def start() -> None:
         mine = host or LoneHost()
         async with serving(mine) as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 await run(mine, client)
 
     asyncio.run(start())

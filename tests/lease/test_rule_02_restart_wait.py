@@ -19,7 +19,7 @@ def two_leases(seed: int, guards: Guards) -> str | None:
     world.split({"n1", "n2"}, {"n3"})
     world.run(1)
     echoes = world.node("n1").leadership
-    world.reach(lambda: echoes.lease_valid() and echoes._quorum_echo() > world.node("n1").clock.now() - 0.01, 1)
+    world.reach(lambda: echoes.lease_valid() and echoes._quorum_echo() > world.node("n1").clock.now() - 0.03, 1)
     world.split({"n1"}, {"n2", "n3"})
     world.crash("n2")
     world.start("n2")

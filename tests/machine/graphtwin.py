@@ -16,7 +16,7 @@ from coordinator.machine.invariants import check
 from coordinator.machine.machine import Machine
 from coordinator.machine.search import Round
 from coordinator.machine.state import SLOT_MASK
-from tests.machine.graphmodel import GraphModel, ModelResource
+from tests.machine.graphmodel import GraphModel, ModelResource, cycles
 from tests.machine.twin import TICK_MS, packed
 
 STATES = {LIVE: "live", DYING: "dying", PENDING: "pending", DELAYED: "delayed", CLAIMED: "claimed", DEAD: "dead"}
@@ -116,6 +116,9 @@ class GraphTwin:
             if self.model.resources[name].state != "live":
                 return "resource_reclaiming"
         return None
+
+    def _RaiseLevel(self, command: c.RaiseLevel, result: r.Result) -> None:  # noqa: N802
+        assert result == r.LevelRaised(command.level)
 
     def _PutResources(self, command: c.PutResources, result: r.Result) -> None:  # noqa: N802
         model = self.model
@@ -295,6 +298,8 @@ class GraphTwin:
             raise GarbageLeft(f"{sorted(left)} are garbage, and no suspect leads to them")
         assert garbage == self.model.garbage(), "the search takes what is alive for garbage"
         assert settled == set(map(self.name_of, found.suspects)) - garbage
+        for part in cycles(self.model.graph()):
+            assert part <= garbage or not part & garbage, "the search tore a cycle apart"
 
     def expect_no_garbage(self) -> None:
         if left := self.model.garbage():

@@ -89,6 +89,9 @@ class TaskTwin:
 
     # --- one method a command: the model's answer against the machine's -------------------------------------------
 
+    def _RaiseLevel(self, command: c.RaiseLevel, result: r.Result) -> None:  # noqa: N802
+        assert result == r.LevelRaised(command.level)
+
     def _PutQueue(self, command: t.PutQueue, result: r.Result) -> None:  # noqa: N802
         known = self.model.queues.get(command.queue)
         assert result == tr.QueuePut(created=known is None)

@@ -34,7 +34,7 @@ GOOD: tuple[c.Command, ...] = (
     c.RenewLease(1, "a", 5), c.ReleaseLease("r", "a"), c.CreateSession("a", 5), c.HeartbeatSession(1),
     c.DeleteSession(1), c.AcquireLock("k", "a", 5), c.AcquireLocks(("k", "l"), "a", 5), c.RenewLock("k", "a", 1, 5),
     c.ReleaseLock("k", "a", 1), c.BreakLock("k"), c.CancelWaiter(1, b"id", 1), c.PutNamespace(1, 1, 1, 1, 1),
-    c.DeleteNamespace(), c.Sweep(5), c.PutResources(("r", "s"), "p", "k"), c.DeleteResource("r"),
+    c.DeleteNamespace(), c.Sweep(5), c.RaiseLevel(2), c.PutResources(("r", "s"), "p", "k"), c.DeleteResource("r"),
     c.PutEdges(("r",), ("s",)), c.DeleteEdge("r", "s"), c.ProposeSet(1, 0, bytes(8), last=True),
     c.SettleSuspects(bytes(8), 1), c.SuspectResources(bytes(8)), c.ClaimReclaims("p", "w", 1, 1_000, ("k",)),
     c.AckReclaims("w", bytes(8), bytes(8)), c.RenewReclaims("w", bytes(8), bytes(8), 1_000),

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from coordinator.machine import commands as c
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.results import Denied
 from tests.machine.graphdrawing import PROVIDERS, draw_graph_command
 from tests.machine.graphmodel import cycles
 from tests.machine.graphtwin import ROUNDS, Collector, GraphTwin
-from tests.machine.twin import packed, ticks
+from tests.machine.twin import packed, rises_at, ticks
 
 STEPS_PER_SEED = 600
 SEEDS = range(30)
@@ -73,7 +74,9 @@ class Run:
 def run(seed: int, steps: int) -> Run:
     run = Run(seed)
     try:
-        for _ in range(steps):
+        for step in range(steps):
+            if step == rises_at(seed, steps):
+                run.twin.do(c.RaiseLevel(LEVEL))
             run.step()
         run.come_to_rest()
     except AssertionError as error:

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
+from coordinator.machine.limits import LISTED_WAITERS
 from tests.machine.driver import Driver
 
 
@@ -342,3 +343,32 @@ def test_a_herd_of_waiters_and_one_release(driver: Driver) -> None:
     driver.index += 1
     driver.unlock(held)
     assert driver.holders() == [f"w{n}" for n in range(2_000)]
+
+
+def test_locks_are_listed_in_the_order_of_their_keys_a_page_at_a_time(driver: Driver) -> None:
+    keys = sorted(f"{first}/{second}" for first in "abc" for second in range(40))
+    for key in reversed(keys):
+        driver.lock(key)
+    driver.unlock(driver.lock("b/7x"))
+    machine = driver.machine
+    for prefix in ("", "b/", "b/1", "c", "nobody's"):
+        found, after = list[str](), ""
+        while page := machine.locks("default", prefix, 7, after):
+            found += [lock.lock_key for lock in page]
+            after = found[-1]
+        assert found == [key for key in keys if key.startswith(prefix)]
+    assert [lock.lock_key for lock in machine.locks("default", "b/", 2, "a/9")] == ["b/0", "b/1"]
+    assert machine.locks("default", "a", 9, "b") == []
+
+
+def test_of_a_long_queue_only_its_head_is_listed(driver: Driver) -> None:
+    driver.lock("k", "holder")
+    for number in range(2 * LISTED_WAITERS):
+        driver.lock("k", f"w{number:03d}", block_ms=1_000)
+    (listed,) = driver.machine.locks("default", "", 9)
+    asked = driver.machine.lock("default", "k", waiters=3)
+    whole = driver.machine.lock("default", "k")
+    assert asked is not None and whole is not None
+    assert [len(lock.waiters) for lock in (listed, asked, whole)] == [LISTED_WAITERS, 3, 2 * LISTED_WAITERS]
+    assert {lock.queue_length for lock in (listed, asked, whole)} == {2 * LISTED_WAITERS}
+    assert [waiter.client_id for waiter in asked.waiters] == ["w000", "w001", "w002"]

@@ -146,7 +146,9 @@ def test_a_restore_does_not_depend_on_how_the_bytes_are_cut(cut: int) -> None:
 
 
 def test_a_state_of_another_format_is_refused() -> None:
-    for header in ([1, 1, 1, 1], ["holdfast-machine", 99, 0, 0, 0, 0], "text", 5):
+    """A later one is told apart (`test_levels`): not damaged, but for a newer release."""
+    magic = "holdfast-machine"
+    for header in ([1, 1, 1, 1], [magic, 5, 0, 0], [magic, 7], [magic, True], [magic], [magic, "6"], [], "text", 5):
         with pytest.raises(FormatError):
             Machine().restore([msgpack.packb(header)])
 

@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from coordinator.machine import commands as c
 from coordinator.machine.codec import encode_command
 from coordinator.machine.invariants import check
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.machine import Machine
 from coordinator.machine.results import SessionCreated
 from tests.machine.drawing import draw_again, draw_command
-from tests.machine.twin import Twin
+from tests.machine.twin import Twin, rises_at
 
 STEPS_PER_SEED = 400
 
@@ -23,7 +24,9 @@ STEPS_PER_SEED = 400
 def run(seed: int, steps: int) -> Twin:
     chance = random.Random(seed)
     twin = Twin()
-    for _ in range(steps):
+    for step in range(steps):
+        if step == rises_at(seed, steps):
+            twin.do(c.RaiseLevel(LEVEL))
         if chance.random() < 0.3:
             twin.advance(chance.choice((1, 1, 1, 2, 3, 10, 240)))
         again = draw_again(twin, chance.choice) if chance.random() < 0.1 else None
@@ -130,6 +133,6 @@ class MachineAndModel(RuleBasedStateMachine):
 
 
 MachineAndModel.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachineAndModel = MachineAndModel.TestCase

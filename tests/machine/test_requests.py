@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 
 import pytest
 
@@ -11,7 +13,7 @@ from coordinator.machine import results as r
 from coordinator.machine.codec import encode_result
 from coordinator.machine.limits import REQUEST_MEMORY_MS
 from coordinator.machine.machine import Machine
-from coordinator.machine.requests import Requests, key_of
+from coordinator.machine.requests import Requests, key_of, size_of
 from tests.machine.driver import Driver
 
 
@@ -115,3 +117,56 @@ def test_an_id_asked_anew_takes_its_new_place() -> None:
     for each in (requests, restored):
         each.remember(b"d", b"", r.LeaseReleased(0), 0, 1)
         assert list(each.remembered) == [b"c", b"d"]
+
+
+def test_one_namespace_cannot_make_what_another_asked_be_forgotten() -> None:
+    def filled(*, shares: bool) -> Requests:
+        requests = Requests(max_requests=100, max_bytes=100_000)
+        for number in range(10):
+            requests.remember(key_of(7, bytes([number])), b"", r.LeaseReleased(0), 0, 1, shares=shares)
+        for number in range(500):
+            requests.remember(key_of(3, number.to_bytes(2, "big")), b"", r.LeaseReleased(0), 0, 1, shares=shares)
+        for number in range(10):
+            large = r.LeasesGranted(bytes(30_000), 1, 1)
+            requests.remember(key_of(5, bytes([number])), b"", large, 0, 1, shares=shares)
+        return requests
+
+    fair = filled(shares=True)
+    assert [key for key in fair.remembered if key[0] == 7] == [key_of(7, bytes([number])) for number in range(10)]
+    assert len(fair.remembered) <= 100 and fair.size_bytes <= 100_000
+    assert not [key for key in filled(shares=False).remembered if key[0] == 7]
+
+
+def test_whom_it_hits_does_not_depend_on_what_is_long_forgotten() -> None:
+    lived, restored = Requests(max_requests=10), Requests(max_requests=10)
+    for number in range(300):
+        namespace = number * 7 % 3 + 1
+        lived.remember(key_of(namespace, bytes([number % 250])), b"", r.LeaseReleased(0), number, 1, shares=True)
+        if number % 11 == 0:
+            lived.forget(key_of(number % 3 + 1, bytes([(number - 1) % 250])))
+    restored.restore(lived.remembered)
+    for number in range(60):
+        for each in (lived, restored):
+            key = key_of(number * 5 % 4 + 1, bytes([number]))
+            each.remember(key, b"", r.LeaseReleased(0), 1_000, 1, shares=number % 9 > 0)
+        assert list(lived.remembered) == list(restored.remembered)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_oldest_of_the_largest_goes_first(seed: int) -> None:
+    """Against a reckoning that counts everything anew each time, for numbers and for bytes."""
+    chance = random.Random(seed)
+    requests, plain = Requests(max_requests=60, max_bytes=20_000), dict[bytes, int]()
+    for number in range(1_500):
+        key = key_of(chance.choice((0, 1, 2, 63, 64, 700, 4_095)), bytes([chance.randrange(40)]))
+        result = r.LeasesGranted(bytes(chance.choice((8, 8, 200, 3_000))), 1, 1)
+        requests.remember(key, b"", result, number, 1, shares=True)
+        plain.pop(key, None)
+        plain[key] = size_of(key, result)
+        while len(plain) > 60 or sum(plain.values()) > 20_000:
+            measure = Counter[bytes]()
+            for each, size in plain.items():
+                measure[each[:2]] += 1 if len(plain) > 60 else size
+            most = min(measure, key=lambda space: (-measure[space], int.from_bytes(space, "little")))
+            del plain[next(each for each in plain if each[:2] == most)]
+        assert list(requests.remembered) == list(plain) and requests.size_bytes == sum(plain.values())

@@ -16,11 +16,13 @@ from coordinator.machine import taskmoves, taskrows, tasks, tasktenure
 from coordinator.machine.codec import encode_command
 from coordinator.machine.faults import InvariantBroken
 from coordinator.machine.invariants import check
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.machine import Machine
 from coordinator.machine.state import State
 from coordinator.machine.taskresults import TasksAcquired, WorkerSeen
 from tests.machine.crew import RULES, packed
 from tests.machine.tasktwin import TaskTwin, draw
+from tests.machine.twin import rises_at
 
 STEPS_PER_SEED = 500
 
@@ -28,7 +30,9 @@ STEPS_PER_SEED = 500
 def run(seed: int, steps: int) -> TaskTwin:
     chance = random.Random(seed)
     twin = TaskTwin()
-    for _ in range(steps):
+    for step in range(steps):
+        if step == rises_at(seed, steps):
+            twin.do(c.RaiseLevel(LEVEL))
         if chance.random() < 0.3:
             twin.advance(chance.choice((1, 1, 1, 2, 3, 6, 30)))
         twin.do(draw(twin, chance.choice))

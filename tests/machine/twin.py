@@ -27,6 +27,11 @@ def ticks(count: int) -> int:
     return TICK_MS * count - 1
 
 
+def rises_at(seed: int, steps: int) -> int:
+    """At which step the level is raised: half of all seeds stay where they began."""
+    return seed * 37 % steps if seed % 2 else -1
+
+
 def packed(*lease_ids: int) -> bytes:
     return np.array(lease_ids, dtype="<u8").tobytes()
 
@@ -76,6 +81,9 @@ class Twin:
         return self.machine.apply(self.index, self.model.now, commands)
 
     # --- one method a command: the model's answer against the machine's --------------------------------------------
+
+    def _RaiseLevel(self, command: c.RaiseLevel, result: r.Result) -> None:  # noqa: N802
+        assert result == r.LevelRaised(command.level)
 
     def _AcquireLease(self, command: c.AcquireLease, result: r.Result) -> None:  # noqa: N802
         if self._refused_session(command, result) or self._refused_mismatch(command, (command.resource_id,), result):

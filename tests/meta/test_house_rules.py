@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.meta.sources import REPOSITORY, Source, planted, refuse, sources
+from tests.meta.test_layers import LAYERS, part_of
 
 FILE_LINES = 400
 FUNCTION_LINES = 50
@@ -158,13 +159,16 @@ def test_names_are_nouns_of_the_domain() -> None:
 
 @pytest.mark.timeout(320)
 def test_every_module_imports_on_its_own() -> None:
-    """Each in a fresh interpreter: forked from one that has imported none of them, only the libraries they use."""
+    """Each in an interpreter that has imported no other of its layer, nor of a higher one.
+
+    Forked from one that has the libraries and all lower layers: these cannot import it (tests/meta/test_layers.py).
+    """
     program = """
 import importlib, json, os, sys, traceback
 import aiohttp.web, cryptography.x509, google.protobuf, grpc.aio, prometheus_client
 import msgpack, numpy, pysyncobj, sortedcontainers, sqlalchemy, uvloop
-failed = []
-for module in json.load(sys.stdin):
+
+def imports(module):
     child = os.fork()
     if child == 0:
         code = 1
@@ -176,14 +180,25 @@ for module in json.load(sys.stdin):
         finally:
             sys.stderr.flush()
             os._exit(code)
-    if os.waitpid(child, 0)[1]:
-        failed.append(module)
+    return os.waitpid(child, 0)[1] == 0
+
+failed = []
+for layer in json.load(sys.stdin):
+    failed += [module for module in layer if not imports(module)]
+    if failed:
+        break
+    for module in layer:
+        if not module.endswith("__main__"):
+            importlib.import_module(module)
 print(json.dumps(failed))
 """
-    modules = [source.module for source in sources(*PRODUCT)]
+    layers: list[list[str]] = [[] for _ in range(len(LAYERS) + 1)]
+    for source in sources(*PRODUCT):
+        part = part_of(source.module)
+        layers[0 if part is None else part[0] + 1].append(source.module)
     command = [sys.executable, "-W", "error", "-c", program]
     run = subprocess.run(
-        command, cwd=REPOSITORY, input=json.dumps(modules), capture_output=True, text=True, timeout=300, check=False
+        command, cwd=REPOSITORY, input=json.dumps(layers), capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == [], run.stderr

@@ -14,11 +14,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator.errors", "coordinator.wire", "coordinator.addresses", "coordinator.events"),
     ("coordinator.trust", "coordinator.tokens"),
     ("coordinator.clientlimits", "coordinator.credentials"),
+    ("coordinator.environment",),
     ("coordinator.config", "coordinator.endpoint", "coordinator.backups"),
     ("coordinator.watches", "coordinator.telemetry", "coordinator.lanes"),
     ("coordinator.service",),
     ("coordinator.leading", "coordinator.explaining", "coordinator.claims"),
     ("coordinator.sweeper", "coordinator.collector", "coordinator.auditor", "coordinator.dispatch"),
+    ("coordinator.levels",),
     ("coordinator.http", "coordinator.client", "coordinator.gossip"),
     # Fields, refusals and the view of the node are those of HTTP: one rule for both interfaces.
     ("coordinator.rpc",),
@@ -52,6 +54,8 @@ STRANGERS = {
 LIBRARIES = {
     "pysyncobj": ("cluster.engine",),
     "aiohttp": ("coordinator.http", "coordinator.client", "coordinator.gossip", "coordinator.cli.gossip"),
+    # What aiohttp has headers in.
+    "multidict": ("coordinator.http",),
     "uvloop": ("coordinator.cli", "coordinator.node", "cluster.host"),
     "numpy": ("coordinator.machine",),
     "sortedcontainers": ("coordinator.machine",),

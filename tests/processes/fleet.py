@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -174,6 +175,11 @@ class Fleet:
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
 
+    def queued_s(self) -> float:
+        """Seconds that the nodes and this process were ready to run while others had the processors."""
+        running = [process.pid for process in self.processes.values() if process.poll() is None]
+        return sum(_queued_s(pid) for pid in (os.getpid(), *running))
+
     async def status(self, name: str) -> list[Any] | None:
         """[leader, term, commit, applied, ready, digest], or None if it does not answer."""
         try:
@@ -181,7 +187,7 @@ class Fleet:
         except Unreachable:
             return None
 
-    async def leader(self, seconds: float = 15.0, *, without: str = "") -> str:
+    async def leader(self, seconds: float = 90.0, *, without: str = "") -> str:
         """The node that leads, as it says itself, once it is ready."""
 
         async def find() -> str | None:
@@ -195,7 +201,7 @@ class Fleet:
 
         return await wait_for(find, seconds, "a leader")
 
-    async def converged(self, seconds: float = 20.0) -> list[Any]:
+    async def converged(self, seconds: float = 90.0) -> list[Any]:
         """The common status once all running nodes have applied the same."""
 
         async def same() -> list[Any] | None:
@@ -220,6 +226,14 @@ class Fleet:
     async def close_clients(self) -> None:
         for client in self.clients.values():
             await client.close()
+
+
+def _queued_s(pid: int) -> float:
+    """As the kernel counts it; 0 where it does not."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 async def wait_for(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:

@@ -33,7 +33,7 @@ async def _fill(fleet: Fleet) -> None:
     async def stopped() -> bool:
         return fleet.processes[leader].poll() is not None
 
-    await wait_for(stopped, 60, "the full node to stop")
+    await wait_for(stopped, 90, "the full node to stop")
     before = load.acknowledged()
     assert fleet.processes[leader].returncode == EXIT_BROKEN
     assert "check the disk" in fleet.log(leader)
@@ -41,7 +41,7 @@ async def _fill(fleet: Fleet) -> None:
     async def more() -> bool:
         return load.acknowledged() >= before + 100
 
-    await wait_for(more, 30, "writes without it")
+    await wait_for(more, 90, "writes without it")
     await load.stop()
     fleet.start(leader)
     await fleet.converged()

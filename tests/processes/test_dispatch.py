@@ -76,7 +76,7 @@ class Crew:
             self.resume(process)
         for process in self.running:
             process.terminate()
-        return [process.wait(60) for process in self.running]
+        return [process.wait(90) for process in self.running]
 
     def close(self) -> None:
         for process in [*self.running, *self.stopped]:
@@ -129,7 +129,7 @@ def test_ten_thousand_tasks_each_effect_once(tmp_path: Path) -> None:
         for process in list(crew.stopped):
             crew.resume(process)
         # The last ones may have to be taken from workers that are gone first.
-        view: QueueView = wait_until(lambda: all_done(client), 60, "every completion")
+        view: QueueView = wait_until(lambda: all_done(client), 90, "every completion")
         took_s = time.monotonic() - began
         assert crew.dismiss() == [0] * len(crew.running)
     doubles = connection.execute("SELECT number, COUNT(*) FROM effects GROUP BY number HAVING COUNT(*) > 1").fetchall()
@@ -196,22 +196,22 @@ def test_shards_have_one_owner_by_token_whoever_comes_and_goes(tmp_path: Path) -
             return [] if idle else sorted(view.shards for view in workers)
 
         crew.hire(3)
-        wait_until(lambda: shares() == [20, 20, 20], 60, "thirds")
+        wait_until(lambda: shares() == [20, 20, 20], 90, "thirds")
         crew.hire(1)
-        wait_until(lambda: shares() == [15, 15, 15, 15], 60, "quarters")
+        wait_until(lambda: shares() == [15, 15, 15, 15], 90, "quarters")
         crew.kill(crew.running[0])
-        wait_until(lambda: shares() == [20, 20, 20], 60, "thirds after a death")
+        wait_until(lambda: shares() == [20, 20, 20], 90, "thirds after a death")
         sleeper = crew.running[0]
         crew.stop(sleeper)
         try:
-            wait_until(lambda: shares() == [30, 30], 20, "halves while one is stopped")
+            wait_until(lambda: shares() == [30, 30], 90, "halves while one is stopped")
         finally:
             crew.resume(sleeper)
-        wait_until(lambda: shares() == [20, 20, 20], 60, "thirds when it is back")
+        wait_until(lambda: shares() == [20, 20, 20], 90, "thirds when it is back")
         kill_leader(cluster)
         crew.running[0].terminate()
-        assert crew.running.pop(0).wait(60) == 0
-        wait_until(lambda: shares() == [30, 30], 60, "halves after one has left")
+        assert crew.running.pop(0).wait(90) == 0
+        wait_until(lambda: shares() == [30, 30], 90, "halves after one has left")
         assert crew.dismiss() == [0, 0]
     assert older_after_newer(connection) == []
     written = connection.execute("SELECT COUNT(DISTINCT key), COUNT(DISTINCT token) FROM admitted").fetchone()

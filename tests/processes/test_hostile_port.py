@@ -64,7 +64,7 @@ async def _throw(address: str, rng: random.Random) -> None:
         writer.close()
         return
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await reader.read(4096):
                 pass
     except OSError:

@@ -30,7 +30,7 @@ async def _grow_and_shrink(fleet: Fleet) -> None:
         row = fleet.new_member(name)
         fleet.start(name)
         await _change(fleet, "add", *row)
-        await wait_for(lambda name=name: _role(fleet, name, "follower"), 30, f"{name} to vote")
+        await wait_for(lambda name=name: _role(fleet, name, "follower"), 90, f"{name} to vote")
         await _more(load, 100)
     await load.check(await fleet.leader())
     for name in ("n1", "n2"):
@@ -57,7 +57,7 @@ async def _change(fleet: Fleet, verb: str, *arguments: str) -> None:
         answer = await fleet.clients[await fleet.leader()].call(verb, *arguments)
         return bool(answer[0] == "committed" or answer[1] in ("member_exists", "not_a_member"))
 
-    await wait_for(ask, 30, f"{verb} {arguments[0]}")
+    await wait_for(ask, 90, f"{verb} {arguments[0]}")
 
 
 async def _role(fleet: Fleet, name: str, role: str) -> bool:
@@ -71,7 +71,7 @@ async def _more(load: Load, count: int, *, without: str = "") -> None:
     async def reached() -> bool:
         return load.acknowledged() >= target
 
-    await wait_for(reached, 30, f"{count} more writes {'without ' + without if without else ''}")
+    await wait_for(reached, 90, f"{count} more writes {'without ' + without if without else ''}")
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

@@ -55,7 +55,7 @@ async def _hand_over(fleet: Fleet) -> None:
     await fleet.converged()
     load = Load(fleet, writers=4, seed=3)
     load.start()
-    await wait_for(lambda: _some(load, 50), 20, "writes")
+    await wait_for(lambda: _some(load, 50), 90, "writes")
     asked_at = time.monotonic()
     fleet.signal(leader, signal.SIGTERM)
     successor = await fleet.leader(without=leader)
@@ -63,9 +63,9 @@ async def _hand_over(fleet: Fleet) -> None:
     # An election by timeout cannot be over before Δ = 0.5 s have passed since the last heartbeat.
     print(f"hand-over after {time.monotonic() - asked_at:.3f} s")
     before = load.acknowledged()
-    await wait_for(lambda: _some(load, before + 50), 20, "writes after the hand-over")
+    await wait_for(lambda: _some(load, before + 50), 90, "writes after the hand-over")
     await load.stop()
-    assert fleet.processes[leader].wait(timeout=10) == 0
+    assert fleet.processes[leader].wait(timeout=90) == 0
     await load.check(successor)
     terms = [status[1] for status in [await fleet.status(successor)] if status]
     assert terms == [2]
@@ -89,7 +89,7 @@ async def _second_process(fleet: Fleet) -> None:
     first = fleet.processes["n1"]
     try:
         fleet.start("n1")
-        assert fleet.processes["n1"].wait(timeout=20) != 0
+        assert fleet.processes["n1"].wait(timeout=90) != 0
         assert "another process" in fleet.log("n1")
         await fleet.clients["n1"].call("propose", command("put", "k", 1), 5.0)
     except Unreachable as error:

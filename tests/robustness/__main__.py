@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 from tests.checkers.violation import Violation
-from tests.robustness.chart import draw
+from tests.robustness.chart import draw, photograph
+from tests.robustness.record import quantile
 from tests.robustness.run import Figures, Robustness
 
 SIZES = (3, 5)
+SHOWN_OUTAGES = 12
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="in all, half of them on five nodes")
+    parser.add_argument(
+        "--operations", type=int, help="in all: stop before the minutes are over when these are checked"
+    )
     parser.add_argument("--nodes", type=int, choices=SIZES, help="only so many")
-    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--clients", type=int, default=48)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/robustness"), help="for charts")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=Path, help="write the figures there, besides OUT/robustness.json")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     sizes = SIZES if options.nodes is None else (options.nodes,)
+    figures: list[Figures] = []
     try:
-        figures = [asyncio.run(one(size, 60 * options.minutes / len(sizes), options)) for size in sizes]
+        for place, size in enumerate(sizes):
+            share = len(sizes) - place
+            left = None if options.operations is None else options.operations - sum(each.checked for each in figures)
+            wanted = None if left is None else -(-left // share)
+            figures.append(uvloop.run(one(size, 60 * options.minutes / len(sizes), wanted, options)))
     except (Violation, AssertionError) as error:
         print(f"FAILED with seed {options.seed}: {error}")
         return 1
     total = sum(each.checked for each in figures)
-    print(f"passed: {total:,} operations, each history linearizable; charts in {options.out}")
-    if options.json is not None:
-        options.json.write_text(json.dumps([_plain(each) for each in figures], indent=1) + "\n")
+    print(f"passed: {total:,} operations, each history linearizable, none undecided; charts in {options.out}")
+    text = json.dumps([plain(each) for each in figures], indent=1) + "\n"
+    for path in filter(None, (options.json, options.out / "robustness.json")):
+        path.write_text(text)
     return 0
 
 
-async def one(nodes: int, seconds: float, options: argparse.Namespace) -> Figures:
+async def one(nodes: int, seconds: float, operations: int | None, options: argparse.Namespace) -> Figures:
     began_s = time.monotonic()
 
     def say(text: str) -> None:
@@ -49,24 +62,35 @@ async def one(nodes: int, seconds: float, options: argparse.Namespace) -> Figure
     directory = Path(tempfile.mkdtemp(prefix="holdfast-robustness-"))
     run = Robustness(directory, nodes, options.seed, options.clients, say)
     try:
-        figures = await run.run(seconds)
+        figures = await run.run(seconds, operations)
     finally:
         title = f"{nodes} nodes under faults, seed {options.seed}"
-        draw(options.out / f"{nodes}-nodes.html", title, run.record, run.figures.faults, run.names)
+        chart = options.out / f"{nodes}-nodes.html"
+        draw(chart, title, run.record, run.figures.faults, run.names)
         say(f"logs of the nodes are in {directory}")
-    p50, p99 = run.latencies_ms()
-    say(f"{figures.told()}, p50 {p50:.1f} ms, p99 {p99:.0f} ms")
+    picture = photograph(chart)
+    p50, p99 = run.record.latencies_ms()
+    say(f"{figures.told()}, requests p50 {p50:.1f} ms, p99 {p99:.0f} ms; {picture or 'no browser for a picture'}")
+    for outage in figures.outages[:SHOWN_OUTAGES]:
+        say(f"no change for {outage.seconds:.1f} s from {outage.began_s - run.record.began_s:.1f} s: {outage.faults}")
     return figures
 
 
-def _plain(figures: Figures) -> dict[str, object]:
+def plain(figures: Figures) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for fault in figures.faults:
         kinds[fault.kind] = kinds.get(fault.kind, 0) + 1
+    totals = figures.totals
     return {
-        "nodes": figures.nodes, "seed": figures.seed, "seconds": round(figures.seconds), "checked": figures.checked,
-        "open": figures.open, "counts": dict(figures.counts), "frames": dict(figures.frames), "faults": kinds,
-        "noticed": dict(figures.noticed), "most": figures.most, "longest_gap_s": round(figures.longest_gap_s, 1),
+        "nodes": figures.nodes, "seed": figures.seed, "clients": figures.clients, "seconds": round(figures.seconds),
+        "checked": totals.decided, "open": totals.open, "slices": totals.slices, "longest_history": totals.longest,
+        "checker_us_each": round(totals.microseconds_each, 1), "requests": figures.counts["requests"],
+        "counts": dict(figures.counts), "frames": dict(figures.frames), "faults": kinds,
+        "noticed": dict(figures.noticed), "most": figures.most, "failovers": len(figures.failovers_s),
+        "failover_p50_s": round(quantile(figures.failovers_s, 0.5), 2),
+        "failover_p99_s": round(quantile(figures.failovers_s, 0.99), 2),
+        "outages": [{"seconds": round(each.seconds, 1), "faults": each.faults} for each in figures.outages],
+        "longest_outage_s": round(figures.longest_outage_s, 1),
     }  # fmt: skip
 
 

@@ -1,125 +1,96 @@
 """Clients over HTTP that write down what they asked, when, and what they were told.
 
-Each insists under one request id, on one node after the other, until it is told something definite: so nearly every
-operation of the history has an end. Lock times are so long that none runs out: a lock is given back, or kept for good.
+A change is asked for under one request id, on one node after the other, until something definite is told; so nearly
+every operation of the history has an end. Some are hasty: they take the first answer that is not definite. Told that
+nothing happened, they leave nothing behind in the history: if it did happen all the same, no order explains it.
+
+Lock and lease times are so long that none runs out while its slice lasts: what is held is given back, or kept.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
-
-from tests.checkers.linearizable import Operation
+from tests.checkers.own_revisions import OwnRevisions
+from tests.checkers.violation import Violation
+from tests.robustness.asking import Answer, Asker, Nodes
 from tests.robustness.pausing import pause
+from tests.robustness.slices import Slice
 
-LEASE_MS = 3_600_000
-REQUEST_S = 3.0
-INSIST_S = 60.0
-DEFINITE = {200: "ok", 403: "not_holder", 404: "free", 409: "busy"}
+LEASE_MS = 600_000
+INSIST_S = 20.0
+HASTY = 0.1
+BOUNDED_MS = (20, 200, 1_000)
+"""How old some reads may be."""
 
-
-class Recorder:
-    """What all clients did in one round; `told` hears of every answer."""
-
-    def __init__(self, endpoints: list[str], keys: list[str], told: Callable[[float, float], None]) -> None:
-        self.endpoints, self.keys, self.told = endpoints, keys, told
-        self.history: list[Operation] = []
-        self.counts: Counter[str] = Counter()
+Told = Callable[[Answer, bool, int], None]
+"""Of an answer, whether it acknowledges a change, and to how many operations."""
 
 
 class Client:
-    def __init__(self, recorder: Recorder, session: aiohttp.ClientSession, name: str, seed: int) -> None:
-        self._recorder, self._session, self._name = recorder, session, name
-        self._rng = random.Random(seed)
+    """One thing after the other, for the life of the run."""
+
+    def __init__(self, nodes: Nodes, name: str, seed: int, told: Told, pinned: int | None = None) -> None:
+        self.name, self.rng = name, random.Random(seed)
+        self._asker = Asker(nodes, self.rng, pinned)
+        self._told = told
+        self._revisions = OwnRevisions()
         self._asked = 0
 
-    async def run(self, until_s: float) -> None:
-        while time.monotonic() < until_s:
-            key = self._rng.choice(self._recorder.keys)
-            if self._rng.random() < 0.4:
-                await self._look(key)
-                continue
-            self._asked += 1
-            owner = f"{self._name}-{self._asked}"
-            token = await self._acquire(key, owner)
-            if token is None:
-                continue
-            if self._rng.random() < 0.3:
-                await self._renew(key, owner, token)
-            if self._rng.random() < 0.3:
-                await self._look(key)
-            await self._release(key, owner, token)
+    async def turn(self, now: Slice) -> None:
+        raise NotImplementedError
 
-    async def _acquire(self, key: str, owner: str) -> int | None:
-        operation = self._began(owner, key, "acquire")
-        status, body = await self._insist(
-            "acquire", {"lock_key": key, "client_id": owner, "lease_time_ms": LEASE_MS}, operation
-        )
-        if status == 200:
-            self._ended(operation, ("granted", body["fencing_token"]))
-            return int(body["fencing_token"])
-        if status == 409:
-            self._ended(operation, ("busy",))
-        return None
+    def close(self) -> None:
+        self._asker.close()
 
-    async def _renew(self, key: str, owner: str, token: int) -> None:
-        operation = self._began(owner, key, "renew", token)
-        body = {"lock_key": key, "client_id": owner, "fencing_token": token, "extend_time_ms": LEASE_MS}
-        status, _ = await self._insist("renew", body, operation)
-        if status in (200, 403):
-            self._ended(operation, ("ok",) if status == 200 else ("not_holder",))
+    def own_name(self) -> str:
+        """Another one each time, so that nobody enters a lock twice."""
+        self._asked += 1
+        return f"{self.name}-{self._asked}"
 
-    async def _release(self, key: str, owner: str, token: int) -> None:
-        operation = self._began(owner, key, "release", token)
-        body = {"lock_key": key, "client_id": owner, "fencing_token": token}
-        status, _ = await self._insist("release", body, operation)
-        if status in (200, 403):
-            self._ended(operation, ("ok",) if status == 200 else ("not_holder",))
+    # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def _look(self, key: str) -> None:
-        operation = self._began(self._name, key, "read")
-        status, body = await self._once("GET", f"/api/v1/locks/{key}", None)
-        if status == 404 or (status == 200 and body["holder"] is None):
-            self._ended(operation, ("free",))
-        elif status == 200:
-            self._ended(operation, ("held", body["holder"], body["fencing_token"]))
-
-    # --- asking ----------------------------------------------------------------------------------------------------
-
-    async def _insist(self, verb: str, body: dict[str, Any], operation: Operation) -> tuple[int, dict[str, Any]]:
-        named = {**body, "request_id": f"{operation.client}-{verb}-{operation.key}-{operation.called}"}
-        until_s = time.monotonic() + INSIST_S
+    async def change(self, path: str, body: dict[str, Any], operations: int = 1) -> Answer:
+        """Definite, or told that nothing happened, or unknown; sent when it was first sent."""
+        self._asked += 1
+        named = {**body, "request_id": f"{self.name}-{self._asked}"}
+        began_s, hasty, doubt = time.monotonic(), self.rng.random() < HASTY, False
         while True:
-            status, answer = await self._once("POST", f"/api/v1/locks/{verb}", named)
-            if status in DEFINITE or time.monotonic() > until_s:
-                return status, answer
-            self._recorder.counts["asked again"] += 1
+            answer = await self._asker.ask("POST", path, named)
+            if answer.definite:
+                self._told(answer, True, operations)
+                self._revisions.told(self.name, path, answer.revision)
+                return answer._replace(sent_s=began_s)
+            doubt |= answer.outcome == "unknown"
+            await self._breathe()
+            if hasty or answer.ended_s - began_s > INSIST_S:
+                return answer._replace(outcome="unknown" if doubt else "retry", sent_s=began_s)
 
-    async def _once(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
-        """Status 0 when nobody answered."""
-        endpoint = self._rng.choice(self._recorder.endpoints)
-        try:
-            async with self._session.request(method, endpoint + path, json=body) as answer:
-                status, said = answer.status, dict(await answer.json())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            status, said = 0, {}
-        self._recorder.counts[f"status {status}"] += 1
-        if status not in DEFINITE:
-            # A node that is down answers at once: not as fast as one can ask.
-            await pause(0.02 + 0.1 * self._rng.random())
-        return status, said
+    async def beat(self, body: dict[str, Any], operations: int) -> Answer | None:
+        """Renewals, which need no id. None if they were not answered: then they are nobody's."""
+        return self._answered("/heartbeats", await self._asker.ask("POST", "/api/v1/heartbeats", body), operations)
 
-    def _began(self, client: str, key: str, verb: str, *arguments: Any) -> Operation:
-        operation = Operation(client, key, verb, arguments, time.monotonic())
-        self._recorder.history.append(operation)
-        return operation
+    async def read(self, path: str, body: dict[str, Any] | None = None, operations: int = 1) -> Answer | None:
+        """None if it was not answered. One in four may be old, and says how old it is."""
+        bound_ms = self.rng.choice(BOUNDED_MS) if self.rng.random() < 0.25 else None
+        if bound_ms is not None:
+            path += f"{'&' if '?' in path else '?'}consistency=bounded&max_staleness_ms={bound_ms}"
+        answer = (await self._asker.ask("GET" if body is None else "POST", path, body))._replace(bounded=bool(bound_ms))
+        if answer.staleness_ms > (bound_ms or 0):
+            raise Violation("bounded_reads", f"{path} was answered from a copy that is {answer.staleness_ms} ms old")
+        return self._answered(path, answer, operations)
 
-    def _ended(self, operation: Operation, result: Any) -> None:
-        operation.returned, operation.result = time.monotonic(), result
-        self._recorder.told(operation.called, operation.returned)
-        self._recorder.counts[f"{operation.verb} {result[0]}"] += 1
+    def _answered(self, what: str, answer: Answer, operations: int) -> Answer | None:
+        if not answer.definite:
+            return None
+        self._told(answer, False, operations)
+        if not answer.bounded:
+            self._revisions.told(self.name, what, answer.revision)
+        return answer
+
+    async def _breathe(self) -> None:
+        """A node that is down answers at once: not as fast as one can ask."""
+        await pause(0.01 + 0.05 * self.rng.random())

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from pathlib import Path
 
 from cluster.host import EXIT_BROKEN
 from tests.robustness.pausing import pause
 from tests.robustness.processes import Processes
+from tests.robustness.record import Happened
 from tests.waiting import until
 
-STOPS_S = 60.0
-LITTLE_ROOM_BYTES = 20_000
-"""Beyond what its largest file has."""
-
-
-class Happened(NamedTuple):
-    kind: str
-    target: str
-    began_s: float
-    ended_s: float
+STOPS_S = 120.0
+REST_S = 1.2
+"""Between a fault and the next one, on average; the time until all nodes are ready comes on top."""
+AT_LEADER = 0.6
+CUT_S = 0.8, 2.5
+"""Long enough for another leader, short enough to go on: an election takes up to a second."""
+LITTLE_ROOM_BYTES = 8_000
+"""Beyond what is written in its newest log."""
+CUT_SHORT_BYTES = 128 << 10
+"""At the end of a log: one bit there can look like a write that was cut short, which is no damage."""
+LOGS, SNAPSHOTS = "log-*.wal", "snapshot-*.snap"
 
 
 class Faults:
-    def __init__(self, processes: Processes, seed: int, kinds: Sequence[str] | None = None) -> None:
-        """`kinds`: only these."""
+    def __init__(
+        self,
+        processes: Processes,
+        seed: int,
+        kinds: Sequence[str] | None = None,
+        leader_killed: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`kinds`: only these. `leader_killed` is told when."""
         self._processes, self._links = processes, processes.links
         self._rng = random.Random(seed)
+        self._leader: str | None = None
+        self._leader_killed = leader_killed
         self.happened: list[Happened] = []
         self.noticed: Counter[str] = Counter()
         self._kinds: dict[str, Callable[[str], Awaitable[None]]] = {
             "kill -9": self._kill,
             "kill -9 of all": self._kill_all,
+            "kill -9 in a snapshot": self._kill_in_snapshot,
             "stop and continue": self._stop,
+            "hand-over": self._hand_over,
+            "restart": self._restart,
             "isolate": self._isolate,
             "one way": self._one_way,
             "ring or bridge": self._bridge,
@@ -49,49 +62,73 @@ class Faults:
         if kinds is not None:
             self._kinds = {kind: self._kinds[kind] for kind in kinds}
 
-    async def play(self, until_s: float, rest_s: float = 1.5) -> None:
+    async def play(self, is_over: Callable[[], bool], rest_s: float = REST_S) -> None:
         """All kinds in turn, in an order of their own each time, mostly at the leader."""
         while True:
             kinds = list(self._kinds)
             self._rng.shuffle(kinds)
             for kind in kinds:
                 await pause(rest_s * self._rng.uniform(0.5, 1.5))
-                if time.monotonic() > until_s:
+                if is_over():
                     return
                 await self._do(kind)
 
     async def _do(self, kind: str) -> None:
-        names = self._processes.names
-        leader = await self._processes.leader()
-        target = leader if leader is not None and self._rng.random() < 0.6 else self._rng.choice(names)
+        self._leader = await self._processes.leader()
+        aimed = self._leader is not None and self._rng.random() < AT_LEADER
+        target = self._leader if aimed and self._leader else self._rng.choice(self._processes.names)
         began_s = time.monotonic()
         try:
-            await self._kinds[kind](target)
+            try:
+                await self._kinds[kind](target)
+            finally:
+                self._links.mend()
+            await self._processes.whole()
         finally:
-            self._links.mend()
-        self.happened.append(Happened(kind, target, began_s, time.monotonic()))
-        await self._processes.whole()
+            self.happened.append(Happened(kind, target, began_s, time.monotonic(), target == self._leader))
 
     # --- P: processes ----------------------------------------------------------------------------------------------
 
-    async def _kill(self, target: str) -> None:
+    def _strike(self, target: str) -> None:
+        if target == self._leader:
+            self._leader_killed(time.monotonic())
         self._processes.kill(target)
-        await pause(self._rng.uniform(0.2, 3.0))
+
+    async def _kill(self, target: str) -> None:
+        self._strike(target)
+        await pause(self._rng.uniform(0.1, 1.5))
         self._processes.start(target)
 
     async def _kill_all(self, target: str) -> None:
-        for name in self._processes.names:
-            self._processes.kill(name)
+        self._processes.kill(*self._processes.names)
         for name in self._rng.sample(self._processes.names, len(self._processes.names)):
             self._processes.start(name)
-            await pause(self._rng.uniform(0.0, 0.5))
+            await pause(self._rng.uniform(0.0, 0.3))
+
+    async def _kill_in_snapshot(self, target: str) -> None:
+        snapshot = asyncio.ensure_future(self._processes.ask(target, "/api/v1/cluster/snapshot", {}))
+        await pause(self._rng.uniform(0.0, 0.05))
+        self._strike(target)
+        await snapshot
+        self._processes.start(target)
 
     async def _stop(self, target: str) -> None:
-        self._processes.signal(target, signal.SIGSTOP)
+        self._processes.stop(target)
         try:
-            await pause(self._rng.choice((0.3, 1.0, 3.0)))
+            await pause(self._rng.choice((0.3, 1.0, 2.0)))
         finally:
-            self._processes.signal(target, signal.SIGCONT)
+            self._processes.go_on(target)
+
+    async def _hand_over(self, target: str) -> None:
+        """To whomever; it may be refused, when the leader has just changed."""
+        if await self._processes.ask(target, "/api/v1/cluster/transfer", {}) is not None:
+            self.noticed["hand-over"] += 1
+
+    async def _restart(self, target: str) -> None:
+        code = await self._processes.terminate(target)
+        if code:
+            raise AssertionError(f"{target} ended with {code} when it was asked to end")
+        self._processes.start(target)
 
     # --- N and X: links --------------------------------------------------------------------------------------------
 
@@ -101,20 +138,20 @@ class Faults:
     async def _isolate(self, target: str) -> None:
         for other in self._others(target):
             self._links.way(target, other).cut = self._links.way(other, target).cut = True
-        await pause(self._rng.uniform(1.0, 4.0))
+        await pause(self._rng.uniform(*CUT_S))
 
     async def _one_way(self, target: str) -> None:
         inward = self._rng.random() < 0.5
         for other in self._others(target):
             self._links.way(*((other, target) if inward else (target, other))).cut = True
-        await pause(self._rng.uniform(1.0, 4.0))
+        await pause(self._rng.uniform(*CUT_S))
 
     async def _bridge(self, target: str) -> None:
         """Of the others no two neighbours reach each other, but by the one in the middle."""
         others = self._others(target)
         for one, other in pairwise(others):
             self._links.way(one, other).cut = self._links.way(other, one).cut = True
-        await pause(self._rng.uniform(1.0, 4.0))
+        await pause(self._rng.uniform(*CUT_S))
 
     async def _weather(self, target: str) -> None:
         for one in self._processes.names:
@@ -122,20 +159,21 @@ class Faults:
                 way = self._links.way(one, other)
                 way.delay_s = self._rng.choice((0.0, 0.01, 0.15))
                 way.drop, way.duplicate, way.reorder = 0.05 * self._rng.random(), 0.2, 0.2
-        await pause(self._rng.uniform(1.0, 4.0))
+        await pause(self._rng.uniform(*CUT_S))
 
     async def _corrupt(self, target: str) -> None:
         for other in self._others(target):
             self._links.way(target, other).corrupt = self._links.way(other, target).corrupt = 0.02
-        await pause(self._rng.uniform(1.0, 3.0))
+        await pause(self._rng.uniform(*CUT_S))
 
     # --- F: files --------------------------------------------------------------------------------------------------
 
     async def _full_disk(self, target: str) -> None:
         """It must stop itself and say so; with room again it goes on."""
-        self._processes.kill(target)
-        largest = max((path.stat().st_size for path in self._processes.files(target)), default=0)
-        self._processes.start(target, file_bytes=largest + LITTLE_ROOM_BYTES)
+        self._strike(target)
+        newest = max(self._processes.files(target, LOGS), key=lambda path: path.name)
+        written = _written_bytes(await asyncio.to_thread(newest.read_bytes))
+        self._processes.start(target, file_bytes=written + LITTLE_ROOM_BYTES)
         await until(lambda: self._processes.exit_code(target) is not None, f"{target} to stop", STOPS_S)
         if self._processes.exit_code(target) != EXIT_BROKEN:
             raise AssertionError(f"{target} ended with {self._processes.exit_code(target)} when its disk was full")
@@ -144,15 +182,28 @@ class Faults:
 
     async def _flip(self, target: str) -> None:
         """It must refuse to start; the bit put right, it goes on."""
-        self._processes.kill(target)
-        path = self._rng.choice([path for path in self._processes.files(target) if path.name != "lock"])
-        content = path.read_bytes()
-        place = self._rng.randrange(len(content))
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << self._rng.randrange(8)]) + content[place + 1 :])
+        self._strike(target)
+        path = self._rng.choice(self._trusted(target))
+        content = await asyncio.to_thread(path.read_bytes)
+        trusted = _written_bytes(content) - CUT_SHORT_BYTES if path.match(LOGS) else len(content)
+        place = self._rng.randrange(max(1, trusted))
+        flipped = bytes([content[place] ^ 1 << self._rng.randrange(8)])
+        await asyncio.to_thread(path.write_bytes, content[:place] + flipped + content[place + 1 :])
         self._processes.start(target)
         await until(lambda: self._processes.exit_code(target) is not None, f"{target} to notice {path}", STOPS_S)
         if not self._processes.exit_code(target):
             raise AssertionError(f"{target} ended as if nothing was wrong with {path}")
         self.noticed["flipped bit"] += 1
-        path.write_bytes(content)
+        await asyncio.to_thread(path.write_bytes, content)
         self._processes.start(target)
+
+    def _trusted(self, target: str) -> list[Path]:
+        """Its files, but of snapshots only the newest: what is never read again may say what it likes."""
+        unread = self._processes.files(target, SNAPSHOTS)[:-1]
+        every = self._processes.files(target, "*")
+        return [path for path in every if path.name != "lock" and path.suffix != ".tmp" and path not in unread]
+
+
+def _written_bytes(log: bytes) -> int:
+    """Behind what is written is room that was made ahead, all zeros."""
+    return len(log.rstrip(b"\0"))

@@ -12,6 +12,7 @@ import random
 import struct
 from collections import Counter
 from dataclasses import dataclass, fields
+from typing import cast
 
 import msgpack
 
@@ -37,6 +38,9 @@ class Way:
     corrupt: float = 0.0
 
 
+_CLEAR = Way()
+
+
 class Links:
     """All ways between the nodes. `happened` counts frames."""
 
@@ -60,11 +64,13 @@ class NodeProxy:
     def __init__(self, node: str, target: tuple[str, int], links: Links) -> None:
         self._node, self._target, self._links = node, target, links
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._serving: set[asyncio.Task[None]] = set()
+        self._ends: set[_End] = set()
+        self._dialing: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> None:
-        self._server = await asyncio.start_server(self._connected, host, port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _End(self, HANDSHAKE_MESSAGES - 1, inbound=True), host, port)
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""
@@ -74,63 +80,123 @@ class NodeProxy:
         return host, port
 
     async def close(self) -> None:
-        """Returns when every connection has ended."""
         if self._server is not None:
             self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        for task in self._dialing:
+            task.cancel()
+        await asyncio.gather(*self._dialing, return_exceptions=True)
+        for end in list(self._ends):
+            end.abort()
+        if self._ends:
+            await self._empty.wait()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        task = asyncio.current_task()
-        if task is not None:
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+    # --- what an end tells ------------------------------------------------------------------------------------------
+
+    def opened(self, end: _End) -> None:
+        self._ends.add(end)
+        self._empty.clear()
+
+    def closed(self, end: _End) -> None:
+        self._ends.discard(end)
+        if not self._ends:
+            self._empty.set()
+
+    def introduced(self, end: _End, hello: bytes) -> None:
+        """It has said who it is: the node itself is dialed."""
+        task = asyncio.ensure_future(self._connect(end, hello))
+        self._dialing.add(task)
+        task.add_done_callback(self._dialing.discard)
+
+    async def _connect(self, near: _End, hello: bytes) -> None:
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
-                hello = await _message(reader)
-                dialer = str(msgpack.unpackb(hello[_LENGTH.size :])[DIALER_FIELD])
-                back, forth = await asyncio.open_connection(*self._target)
-                self._writers.add(forth)
-                forth.write(hello)
-                there = Carrier(self._links, dialer, self._node, forth)
-                here = Carrier(self._links, self._node, dialer, writer)
-                ends = [
-                    asyncio.ensure_future(there.carry(reader, HANDSHAKE_MESSAGES - 1)),
-                    asyncio.ensure_future(here.carry(back, HANDSHAKE_MESSAGES)),
-                ]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                for end in ends:
-                    end.cancel()
-                await asyncio.gather(*ends, return_exceptions=True)
-                await self._end(forth)
-        finally:
-            await self._end(writer)
+            dialer = str(msgpack.unpackb(hello[_LENGTH.size :])[DIALER_FIELD])
+            far = _End(self, HANDSHAKE_MESSAGES)
+            await asyncio.get_running_loop().create_connection(lambda: far, *self._target)
+        except (OSError, ValueError, LookupError):
+            near.abort()
+            return
+        if near.transport is None or near.transport.is_closing() or far.transport is None:
+            far.abort()
+            return
+        far.transport.write(hello)
+        near.join(far, Carrier(self._links, dialer, self._node, far.transport))
+        far.join(near, Carrier(self._links, self._node, dialer, near.transport))
 
-    async def _end(self, writer: asyncio.StreamWriter) -> None:
-        self._writers.discard(writer)
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+
+class _End(asyncio.Protocol):
+    """One socket. What comes in here leaves by the carrier; until there is one it is kept."""
+
+    def __init__(self, proxy: NodeProxy, messages: int, *, inbound: bool = False) -> None:
+        self._proxy, self._messages, self._stranger = proxy, messages, inbound
+        self._received = bytearray()
+        self._other: _End | None = None
+        self._carrier: Carrier | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._proxy.opened(self)
+
+    def join(self, other: _End, carrier: Carrier) -> None:
+        self._other, self._carrier = other, carrier
+        self._carry()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._stranger and (hello := _message(self._received)):
+            self._stranger = False
+            self._proxy.introduced(self, hello)
+        self._carry()
+
+    def _carry(self) -> None:
+        if self._carrier is None:
+            return
+        while self._messages and (message := _message(self._received)):
+            self._messages -= 1
+            self._carrier.write(message)
+        if not self._messages:
+            self._carrier.carry(self._received)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._proxy.closed(self)
+        if self._other is not None:
+            self._other.abort()
+
+    def pause_writing(self) -> None:
+        if self._other is not None and self._other.transport is not None and not self._other.transport.is_closing():
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None and self._other.transport is not None and not self._other.transport.is_closing():
+            self._other.transport.resume_reading()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            with contextlib.suppress(OSError):
+                self.transport.abort()
 
 
 class Carrier:
     """One direction of one connection."""
 
-    def __init__(self, links: Links, sender: str, receiver: str, writer: asyncio.StreamWriter) -> None:
-        self._links, self._way, self._writer = links, links.way(sender, receiver), writer
+    def __init__(self, links: Links, sender: str, receiver: str, transport: asyncio.Transport) -> None:
+        self._links, self._way, self._transport = links, links.way(sender, receiver), transport
         self._loop = asyncio.get_running_loop()
         self._held: bytes | None = None
         self._free_at = 0.0
 
-    async def carry(self, reader: asyncio.StreamReader, messages: int) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            for _ in range(messages):
-                self._writer.write(await _message(reader))
-            while True:
-                self._pass(await _frame(reader))
-                await self._writer.drain()
+    def carry(self, received: bytearray) -> None:
+        """The frames at its beginning, which are taken out."""
+        ends = _frame_ends(received)
+        if not ends:
+            return
+        if self._way == _CLEAR and self._held is None and self._free_at <= self._loop.time():
+            self._links.happened["frames"] += len(ends)
+            self.write(bytes(received[: ends[-1]]))
+        else:
+            for begin, end in zip([0, *ends], ends, strict=False):
+                self._pass(bytes(received[begin:end]))
+        del received[: ends[-1]]
 
     def _pass(self, frame: bytes) -> None:
         way, rng, happened = self._way, self._links.rng, self._links.happened
@@ -160,22 +226,35 @@ class Carrier:
         at = max(self._free_at, self._loop.time() + self._way.delay_s)
         self._free_at = at
         if at <= self._loop.time():
-            self._write(piece)
+            self.write(piece)
         else:
             self._links.happened["delayed"] += 1
-            self._loop.call_at(at, self._write, piece)
+            self._loop.call_at(at, self.write, piece)
 
-    def _write(self, piece: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(piece)
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    """A message of the hand-shake with its length before it."""
-    head = await reader.readexactly(_LENGTH.size)
-    return head + await reader.readexactly(_LENGTH.unpack(head)[0])
+    def write(self, piece: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(piece)
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readexactly(HEADER_BYTES)
-    return head + await reader.readexactly(_BODY.unpack_from(head)[0])
+def _message(received: bytearray) -> bytes:
+    """The message of the hand-shake at the beginning with its length before it, taken out; empty if it is not whole."""
+    if len(received) < _LENGTH.size:
+        return b""
+    end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+    if len(received) < end:
+        return b""
+    message = bytes(received[:end])
+    del received[:end]
+    return message
+
+
+def _frame_ends(received: bytearray) -> list[int]:
+    """Where each whole frame ends."""
+    ends: list[int] = []
+    begin = 0
+    while len(received) >= begin + HEADER_BYTES:
+        begin += HEADER_BYTES + _BODY.unpack_from(received, begin)[0]
+        if begin > len(received):
+            break
+        ends.append(begin)
+    return ends

@@ -1,4 +1,4 @@
-"""One robustness run: processes, clients, faults at the same time; then every history is checked."""
+"""One robustness run: processes, clients, faults at the same time; every slice of the history is checked meanwhile."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
-import aiohttp
-
-from tests.checkers import linearizable
 from tests.checkers.bounded import Bounded
-from tests.checkers.linearizable import FOREVER, Operation
-from tests.checkers.lockmodel import Locks
-from tests.robustness.chart import Record, quantile
-from tests.robustness.clients import REQUEST_S, Client, Recorder
-from tests.robustness.faults import Faults, Happened
+from tests.robustness.asking import Answer, Nodes
+from tests.robustness.checking import Checking, Totals
+from tests.robustness.clients import Client
+from tests.robustness.faults import Faults
+from tests.robustness.leaseclients import LeaseClient, Looker
+from tests.robustness.lockclients import LockClient, SeveralLocks
 from tests.robustness.pausing import pause
 from tests.robustness.processes import Processes
+from tests.robustness.record import Happened, Outage, Record, quantile
+from tests.robustness.slices import Slice
 
-KEYS = 40
-ROUND_S = 20.0
+SLICE_S = 5.0
+KINDS = ("lock", "lease", "looker", "lock", "lock", "lease", "looker", "several")
+"""Of clients, one after the other."""
+TELL_S = 10.0
+PEACE_S = 2.0
+"""At the end, without faults."""
 
 Say = Callable[[str], None]
 
@@ -32,21 +35,33 @@ Say = Callable[[str], None]
 class Figures:
     nodes: int
     seed: int
+    clients: int
     seconds: float = 0.0
-    checked: int = 0
-    open: int = 0
+    totals: Totals = field(default_factory=Totals)
     counts: Counter[str] = field(default_factory=Counter)
     frames: Counter[str] = field(default_factory=Counter)
     faults: list[Happened] = field(default_factory=list)
     noticed: Counter[str] = field(default_factory=Counter)
     most: dict[str, int] = field(default_factory=dict)
-    longest_gap_s: float = 0.0
+    outages: list[Outage] = field(default_factory=list)
+    failovers_s: list[float] = field(default_factory=list)
+
+    @property
+    def checked(self) -> int:
+        return self.totals.decided
+
+    @property
+    def longest_outage_s(self) -> float:
+        return max((outage.seconds for outage in self.outages), default=0.0)
 
     def told(self) -> str:
         kinds = Counter(fault.kind for fault in self.faults)
         return (
-            f"{self.nodes} nodes, {self.seconds:.0f} s: {self.checked:,} operations checked ({self.open} open), "
-            f"{sum(kinds.values())} faults {dict(kinds)}, longest time without an answer {self.longest_gap_s:.1f} s"
+            f"{self.nodes} nodes, {self.seconds:.0f} s: {self.checked:,} operations checked in {self.totals.slices} "
+            f"slices ({self.totals.open} open, {self.totals.microseconds_each:.0f} µs each), "
+            f"{self.counts['requests']:,} requests, {sum(kinds.values())} faults {dict(kinds)}, longest outage "
+            f"{self.longest_outage_s:.1f} s, failover p50 {quantile(self.failovers_s, 0.5):.2f} s "
+            f"p99 {quantile(self.failovers_s, 0.99):.2f} s of {len(self.failovers_s)}"
         )
 
 
@@ -55,70 +70,129 @@ class Robustness:
         self, directory: Path, nodes: int, seed: int, clients: int, say: Say, kinds: Sequence[str] | None = None
     ) -> None:
         self._processes = Processes(directory, nodes, seed)
-        self._kinds = kinds
-        self._clients, self._seed, self._say = clients, seed, say
-        self._bounded = Bounded()
-        self.figures = Figures(nodes, seed)
-        self.record = Record(0.0)
+        self._kinds, self._seed, self._say = kinds, seed, say
+        self._bounded = Bounded.of_clients(clients)
+        self._slice = self._new_slice(0, clients)
+        self._over = False
+        self.figures = Figures(nodes, seed, clients)
+        self.record = Record()
 
     @property
     def names(self) -> list[str]:
         return self._processes.names
 
-    async def run(self, seconds: float) -> Figures:
+    def _new_slice(self, number: int, clients: int) -> Slice:
+        return Slice(number, locks=max(4, clients // 2), owners=max(1, clients // 8))
+
+    async def run(self, seconds: float, operations: int | None = None) -> Figures:
+        """For so long, or until so many operations are checked."""
+        checking = Checking()
         try:
             await self._processes.open()
             self.record.began_s = began_s = time.monotonic()
-            await self._play(began_s + seconds)
+            await self._play(checking, seconds, operations)
             self.figures.seconds = time.monotonic() - began_s
         finally:
             await self._processes.close()
+            checking.close()
         self.figures.most = self._bounded.most
         return self.figures
 
-    async def _play(self, until_s: float) -> None:
-        faults = Faults(self._processes, self._seed, self._kinds)
-        tasks = [asyncio.ensure_future(faults.play(until_s)), asyncio.ensure_future(self._watch())]
+    async def _play(self, checking: Checking, seconds: float, operations: int | None) -> None:
+        faults = Faults(self._processes, self._seed, self._kinds, self.record.leader_killed)
+        until_s = time.monotonic() + seconds
+
+        def is_over() -> bool:
+            return time.monotonic() > until_s or (operations is not None and checking.totals.decided >= operations)
+
+        nodes = Nodes([self._processes.address(name) for name in self.names], self._disturbed)
+        clients = self._clients(nodes)
+        playing = asyncio.ensure_future(faults.play(is_over))
+        tasks = [playing, *map(asyncio.ensure_future, (self._watch(), *map(self._live, clients)))]
         try:
-            number = 0
-            while time.monotonic() < until_s:
-                number += 1
-                await self._round(number, min(until_s, time.monotonic() + ROUND_S), tasks)
-            await tasks[0]
+            await self._cut(checking, playing, tasks, faults)
             await self._processes.whole()
-            # In peace, on every node: what is left must answer as the history before says.
-            await self._round(number, time.monotonic() + 1.0, tasks)
+            await pause(PEACE_S)
+            self._over = True
+            await asyncio.gather(*tasks[2:])
+            await self._hand_over(checking)
+            await checking.finish()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        self.figures.faults, self.figures.noticed = faults.happened, faults.noticed
-        self.figures.frames = self._processes.links.happened
+            for client in clients:
+                client.close()
+            self._conclude(checking, faults, nodes)
 
-    async def _round(self, number: int, until_s: float, beside: list[asyncio.Future[None]]) -> None:
-        """Keys of its own for each, so that the histories stay short."""
-        endpoints = [self._processes.endpoint(name) for name in self.names]
-        recorder = Recorder(endpoints, [f"{number}-{each}" for each in range(KEYS)], self.record.told)
-        timeout = aiohttp.ClientTimeout(total=REQUEST_S)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            seeds = range(self._seed + 1_000 * number, self._seed + 1_000 * number + self._clients)
-            clients = [Client(recorder, session, f"{number}.{place}", seed) for place, seed in enumerate(seeds)]
-            await asyncio.gather(*(client.run(until_s) for client in clients))
-        for task in beside:
-            if task.done() and task.exception() is not None:
-                raise task.exception() or RuntimeError
-        self._check(recorder.history)
-        self.figures.counts.update(recorder.counts)
-        self._say(f"{self.figures.checked:,} operations checked, leader {self._leader()}")
+    def _conclude(self, checking: Checking, faults: Faults, nodes: Nodes) -> None:
+        figures = self.figures
+        figures.totals, figures.counts = checking.totals, figures.counts + nodes.counts
+        figures.faults, figures.noticed = faults.happened, faults.noticed
+        figures.frames = self._processes.links.happened
+        figures.outages, figures.failovers_s = self.record.explained(faults.happened), self.record.failovers_s
 
-    def _check(self, history: list[Operation]) -> None:
-        self.figures.checked += linearizable.check(history, Locks())
-        # A read that was not answered is no loss to the history.
-        self.figures.open += sum(each.returned == FOREVER and each.verb != "read" for each in history)
-        ends = sorted(operation.returned for operation in history if operation.returned != FOREVER)
-        gaps = [later - earlier for earlier, later in pairwise(ends)]
-        self.figures.longest_gap_s = max([self.figures.longest_gap_s, *gaps])
+    # --- slices -----------------------------------------------------------------------------------------------------
+
+    async def _cut(
+        self, checking: Checking, playing: asyncio.Future[None], tasks: Sequence[asyncio.Future[None]], faults: Faults
+    ) -> None:
+        """One slice after the other, until the faults are over. What any task finds ends it."""
+        told_s, began_s = time.monotonic(), time.monotonic()
+        handing: asyncio.Future[None] | None = None
+        while not playing.done():
+            await asyncio.wait(tasks, timeout=SLICE_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if handing is not None:
+                await handing
+            handing = asyncio.ensure_future(self._hand_over(checking))
+            if time.monotonic() - told_s > TELL_S:
+                told_s, totals = time.monotonic(), checking.totals
+                rate = totals.decided / (told_s - began_s)
+                self._say(
+                    f"{totals.decided:,} of {self.record.operations:,} operations checked ({rate:,.0f}/s, "
+                    f"{totals.open} open), {len(faults.happened)} faults, leader {self._leader()}"
+                )
+        if handing is not None:
+            await handing
+
+    async def _hand_over(self, checking: Checking) -> None:
+        taken = self._slice
+        self._slice = self._new_slice(taken.number + 1, self.figures.clients)
+        await checking.hand_over(taken)
+        self.figures.counts.update(taken.counts)
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def _clients(self, nodes: Nodes) -> list[Client]:
+        made: list[Client] = []
+        for place in range(self.figures.clients):
+            kind, common = KINDS[place % len(KINDS)], (nodes, f"c{place}", self._seed * 1_000 + place, self._told)
+            match kind:
+                case "lock":
+                    made.append(LockClient(*common))
+                case "several":
+                    made.append(SeveralLocks(*common))
+                case "lease":
+                    made.append(LeaseClient(*common, acts_for=place // len(KINDS)))
+                case _:
+                    made.append(Looker(*common, pinned=len(made) // 2 % len(self.names)))
+        return made
+
+    async def _live(self, client: Client) -> None:
+        while not self._over:
+            with self._slice.used() as now:
+                await client.turn(now)
+
+    def _told(self, answer: Answer, changed: bool, operations: int) -> None:
+        self.record.told(answer.sent_s, answer.ended_s, changed=changed, operations=operations)
+
+    # --- the nodes --------------------------------------------------------------------------------------------------
+
+    def _disturbed(self, node: int, since_s: float) -> bool:
+        return self._processes.disturbed_since(self.names[node], since_s)
 
     def _leader(self) -> str | None:
         return self.record.leaders[max(self.record.leaders)] if self.record.leaders else None
@@ -129,9 +203,7 @@ class Robustness:
             for name in self.names:
                 if self._processes.exit_code(name) is None:
                     self._bounded.look(name, self._processes.pid(name))
-            await pause(1.0)
-
-    def latencies_ms(self) -> tuple[float, float]:
-        """p50 and p99 of all operations, faults included."""
-        every = [value for values in self.record.operations.values() for value in values]
-        return 1000 * quantile(every, 0.5), 1000 * quantile(every, 0.99)
+                    told = await self._processes.ask(name, "/api/v1/telemetry")
+                    if told is not None:
+                        self._bounded.queues(name, told)
+            await pause(0.5)

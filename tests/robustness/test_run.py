@@ -10,19 +10,23 @@ import pytest
 from tests.robustness.chart import draw
 from tests.robustness.run import Robustness
 
-KINDS = ("kill -9", "isolate", "corrupt frames")
+FAULTS = ("kill -9", "isolate", "corrupt frames")
 SECONDS = 5.0
+CLIENTS = 8
+"""One of each kind, and some more."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_histories_under_faults_are_linearizable(tmp_path: Path) -> None:
-    run = Robustness(tmp_path, 3, seed=5, clients=4, say=print, kinds=KINDS)
+    run = Robustness(tmp_path, 3, seed=5, clients=CLIENTS, say=print, kinds=FAULTS)
     figures = asyncio.run(run.run(SECONDS))
-    print(figures.told())
-    assert figures.checked > 50 and figures.open == 0
+    print(figures.told(), dict(figures.counts))
+    assert figures.checked > 200 and figures.totals.slices >= 2
     assert figures.faults and figures.frames["frames"] > 100
-    assert figures.counts["acquire granted"] > 10 and figures.counts["read held"] + figures.counts["read free"] > 5
+    for done in ("locks: acquire granted", "locks: read free", "leases: acquire leased", "leases: renew ok",
+                 "leases: read active", "bounded reads"):  # fmt: skip
+        assert figures.counts[done] > 0, done
     chart = tmp_path / "chart.html"
     draw(chart, "a short run", run.record, figures.faults, run.names)
     assert all(fault.kind in chart.read_text() for fault in figures.faults)

@@ -18,7 +18,7 @@ from tests.cli.processes import REPOSITORY
 from tests.ports import free_port
 from tests.waiting import wait_until
 
-START_S = 40
+START_S = 120
 PROTOS = REPOSITORY / "coordinator" / "rpc"
 NODES = (1, 2, 3)
 
@@ -95,7 +95,7 @@ class RpcNodes:
         address = f"http://127.0.0.1:{self._ports[number][0]}{path}"
         payload = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(address, payload, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def channel(self, number: int) -> grpc.Channel:
@@ -112,7 +112,7 @@ class RpcNodes:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(timeout=30)
+            process.wait(timeout=90)
 
     def _ready(self, number: int) -> bool:
         try:

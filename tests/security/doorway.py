@@ -19,7 +19,7 @@ from tests.http.scripted import Client
 from tests.service.lone import LoneHost, service_of
 
 API = "/api/v1"
-LIMIT_S = 50
+LIMIT_S = 150
 
 
 @dataclass

@@ -53,7 +53,7 @@ class LoneNode:
         url = f"http://127.0.0.1:{self.http_port}{path}"
         request = urllib.request.Request(url, raw, headers or {}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, dict(answer.headers), json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -93,7 +93,7 @@ def lone_node(directory: Path, clients: str = "", descriptors: int | None = None
         yield node
     finally:
         node.process.send_signal(signal.SIGTERM)
-        node.process.wait(timeout=30)
+        node.process.wait(timeout=90)
 
 
 def read_all(connection: socket.socket) -> bytes:

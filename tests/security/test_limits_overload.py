@@ -12,14 +12,18 @@ from bench.overload import acquire
 from bench.wire import Wire, connect
 from coordinator.clientlimits import (
     AWAY_S,
+    BUSY_CROWD,
     BUSY_LAG_S,
     MODEST_REQUESTS,
     PRESSURE_MOST,
     PRESSURE_URGENT,
     REFUSALS_PER_S,
     SHARE_S,
+    TICK_S,
+    TURN_REQUESTS,
 )
 from coordinator.http.shedding import Admission, Shed
+from coordinator.http.turnstile import Turnstile
 from tests.security.doorway import Door, behind_the_door
 from tests.security.lone_node import LoneNode, lone_node
 from tests.waiting import until
@@ -98,8 +102,8 @@ class _Crowd:
     """An admission under a clock that the test moves."""
 
     def __init__(self) -> None:
-        self.clock, self.waiting = _Clock(), 0
-        self.admission = Admission(self.clock, lambda: self.waiting)
+        self.clock, self.waiting, self.luck = _Clock(), 0, 0.0
+        self.admission = Admission(self.clock, lambda: self.waiting, chance=lambda: self.luck)
 
     def ask(self, namespace: str, times: int, per_s: int | None = 1_000_000, *, urgent: bool = False) -> list[Shed]:
         refused = []
@@ -123,7 +127,9 @@ def test_only_a_busy_node_refuses_and_only_who_asks_most() -> None:
     assert crowd.ask("healthy", 100) == []
     assert 95 <= len(crowd.ask("greedy", 100)) < 100
     for _ in range(1_000):
+        crowd.clock.now += TICK_S
         crowd.admission.tick(0.0)
+    assert crowd.admission.pressure == 0
     assert crowd.ask("greedy", 100) == []
 
 
@@ -138,6 +144,37 @@ def test_commands_that_wait_make_a_node_busy_as_well() -> None:
     crowd.waiting = 1_000_000
     crowd.admission.tick(0.0)
     assert crowd.admission.pressure > 0
+
+
+def test_a_crowd_that_waits_for_its_turn_makes_a_node_busy_as_well() -> None:
+    """Else the turns would hide from the node how much is asked of it: its loop is never late."""
+
+    async def scenario() -> None:
+        crowd = _Crowd()
+        waiting = _passing(crowd.admission.turnstile, [], "crowd", 3 * BUSY_CROWD)
+        await asyncio.sleep(0)
+        for _ in range(100):
+            crowd.admission.tick(0.0)
+        assert crowd.admission.pressure > 0
+        await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())
+
+
+def test_those_who_are_refused_are_let_in_again_slowly_and_at_once_when_they_stay_away() -> None:
+    def eased(*, still_there: bool) -> float:
+        crowd = _Crowd()
+        crowd.ask("greedy", 5 * MODEST_REQUESTS)
+        crowd.ask("healthy", 1)
+        crowd.be_busy()
+        for _ in range(100):
+            if still_there:
+                crowd.ask("greedy", 2)
+            crowd.clock.now += TICK_S
+            crowd.admission.tick(0.0)
+        return PRESSURE_MOST - crowd.admission.pressure
+
+    assert 0 < 4 * eased(still_there=True) < eased(still_there=False)
 
 
 def test_renewals_go_on_for_longer() -> None:
@@ -170,6 +207,59 @@ def test_the_more_are_refused_the_longer_they_stay_away() -> None:
     crowd.clock.now += 2 * SHARE_S
     assert len(crowd.ask("paced", 10, 10)) == 0
     assert crowd.ask("paced", 1, 10)[0].retry_s < 1
+
+
+def test_those_refused_together_do_not_come_again_together() -> None:
+    crowd = _Crowd()
+    crowd.ask("paced", 10, 10)
+    (early,) = crowd.ask("paced", 1, 10)
+    crowd.luck = 0.9
+    (late,) = crowd.ask("paced", 1, 10)
+    assert late.retry_s > 1.5 * early.retry_s
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+def _passing(turnstile: Turnstile, order: list[str], namespace: str, times: int) -> list[asyncio.Task[None]]:
+    async def one() -> None:
+        await turnstile.turn(namespace)
+        order.append(namespace)
+
+    return [asyncio.create_task(one()) for _ in range(times)]
+
+
+def test_a_crowd_lets_others_pass() -> None:
+    async def scenario() -> None:
+        turnstile, order = Turnstile(), list[str]()
+        crowd = _passing(turnstile, order, "crowd", 10 * TURN_REQUESTS)
+        modest = _passing(turnstile, order, "modest", 1)
+        await asyncio.gather(*crowd, *modest)
+        assert order.index("modest") <= TURN_REQUESTS
+        assert order.count("crowd") == 10 * TURN_REQUESTS
+        # One that comes in the middle of the crowd is behind no more of it than passes in one round.
+        crowd = _passing(turnstile, order, "crowd", 10 * TURN_REQUESTS)
+        await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+        before = len(order)
+        await asyncio.gather(*_passing(turnstile, order, "late", 1))
+        assert order.index("late") - before <= TURN_REQUESTS
+        await asyncio.gather(*crowd)
+
+    asyncio.run(scenario())
+
+
+def test_who_leaves_while_it_waits_takes_nobodys_turn() -> None:
+    async def scenario() -> None:
+        turnstile, order = Turnstile(), list[str]()
+        crowd = _passing(turnstile, order, "crowd", 4 * TURN_REQUESTS)
+        await asyncio.sleep(0)
+        for gone in crowd[TURN_REQUESTS:-1]:
+            gone.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert len(order) == TURN_REQUESTS + 1
+        assert not turnstile.crowd
+
+    asyncio.run(scenario())
 
 
 def test_who_may_not_be_in_a_namespace_does_not_use_up_its_rate() -> None:

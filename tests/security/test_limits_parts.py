@@ -107,6 +107,16 @@ async def _cut_off() -> None:
     await server.stop()
 
 
+def test_a_port_that_is_closed_before_anybody_was_let_in_is_free_again() -> None:
+    async def scenario() -> None:
+        address = f"127.0.0.1:{free_port()}"
+        for server in [HttpServer(web.Application(), address) for _ in range(2)]:
+            await server.start()
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
 def test_everything_that_is_installed_is_locked_with_hashes() -> None:
     lines = (REPOSITORY / "requirements.lock").read_text().replace("\\\n", "").splitlines()
     locked = {line.partition("==")[0].lower().replace("_", "-"): line for line in lines if "==" in line}

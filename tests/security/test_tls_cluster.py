@@ -65,7 +65,7 @@ def test_a_request_is_passed_on_to_the_leader_over_tls(nodes: SecureNodes) -> No
     leader = nodes.wait_ready()
     follower = next(name for name in NAMES if name != leader)
     call(nodes.endpoint(follower), "POST", f"{STATUS}/transfer", {"target": follower}, timeout_s=15)
-    wait_until(lambda: nodes.cluster(follower)["leader"] == follower, 15, "the follower leads")
+    wait_until(lambda: nodes.cluster(follower)["leader"] == follower, 90, "the follower leads")
 
 
 def test_grpc_works_over_tls_and_only_so(nodes: SecureNodes) -> None:
@@ -163,7 +163,7 @@ def test_a_peer_without_a_certificate_is_refused_and_told_apart_in_the_log(nodes
                 pass
         except ConnectionError:
             pass
-    told = wait_until(lambda: [line for line in nodes.lines("n2") if "tls_mismatch" in str(line)], 10, "the refusal")
+    told = wait_until(lambda: [line for line in nodes.lines("n2") if "tls_mismatch" in str(line)], 90, "the refusal")
     assert told[0]["level"] == "warning"
 
 
@@ -270,7 +270,7 @@ def test_files_that_do_not_fit_change_nothing(nodes: SecureNodes, tmp_path: Path
     other = nodes.authority.node("n1", ["127.0.0.1"], 1, tmp_path, renew=False)
     nodes.write("n1", "node.key", other.key.read_text())
     nodes.signal("n1", signal.SIGHUP)
-    told = wait_until(lambda: nodes.events("n1", "renewal_failed"), 15, "the failure in the log")
+    told = wait_until(lambda: nodes.events("n1", "renewal_failed"), 90, "the failure in the log")
     assert "the key is not that of the certificate" in told[-1]["reason"]
     assert nodes.cluster("n1")["leader"]
     nodes.write("n1", "node.key", key)
@@ -278,7 +278,7 @@ def test_files_that_do_not_fit_change_nothing(nodes: SecureNodes, tmp_path: Path
 
 def test_a_certificate_that_ends_soon_is_told(nodes: SecureNodes) -> None:
     """Those of this cluster last a day, its authority thirty."""
-    told = wait_until(lambda: nodes.events("n2", "certificate_expires"), 15, "the warning")
+    told = wait_until(lambda: nodes.events("n2", "certificate_expires"), 90, "the warning")
     assert {Path(each["file"]).name for each in told} == {"node.pem", "ca.pem"}
     assert told[0]["level"] == "warning"
     assert not nodes.events("n2", "certificate_misses_host")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from coordinator.clientlimits import BUSY_LAG_S, MODEST_REQUESTS, PRESSURE_MOST
 from coordinator.config import ConfigError, load_config
 from coordinator.http import access
 from coordinator.http.errors import ApiError
+from coordinator.http.fields import hex_id
 from coordinator.machine import commands as c
 from coordinator.machine.accesscommands import CreateToken, Scope
 from coordinator.tokens import digest_of, id_of, new_token, root_digest
@@ -242,6 +244,31 @@ def test_a_node_that_is_behind_looks_again_before_it_refuses() -> None:
     behind_the_door(scenario)
 
 
+def test_strangers_at_a_busy_node_are_turned_away_before_anything_is_done_for_them() -> None:
+    async def scenario() -> None:
+        host, gate = LoneHost(), access.Gate()
+        view = view_of(host)
+        view.admission.admit("default", 1_000_000)
+
+        async def knock(header: str | None) -> str:
+            with pytest.raises(ApiError) as refused:
+                await gate.admit(view, header, None)
+            return refused.value.code
+
+        invented = f"Bearer {new_token('t1')}"
+        for _ in range(2 * MODEST_REQUESTS):
+            assert await knock(None) == "unauthenticated"
+        assert await knock(invented) == "unauthenticated"
+        before = host.reads
+        while view.admission.pressure < PRESSURE_MOST:
+            view.admission.tick(10 * BUSY_LAG_S)
+        codes = [await knock(header) for header in (None, invented, "Bearer x") for _ in range(50)]
+        assert codes.count("overloaded") > 140
+        assert host.reads - before == codes[50:100].count("unauthenticated") < 5
+
+    asyncio.run(scenario())
+
+
 def test_a_token_comes_with_the_certificate_of_its_own_identity_or_with_none() -> None:
     async def scenario() -> None:
         host, token = LoneHost(), new_token("t1")
@@ -316,6 +343,25 @@ def test_the_trail_says_who_did_what() -> None:
         )
         _, rest = await door.ask(door.root, "GET", f"{API}/audit?before={answer['next']}")
         assert [each["action"] for each in rest["actions"]] == ["token.create"] and rest["next"] is None
+
+    behind_the_door(scenario)
+
+
+def test_what_is_done_in_the_place_of_a_client_is_in_the_trail() -> None:
+    async def scenario(door: Door) -> None:
+        _, token = await door.made_by_api(identity="ops", scopes=[{"namespace": "default", "right": "write"}])
+        host = door.host
+        _, session = host.run(c.AcquireLease("r", "ann", 60_000), c.CreateSession("ann", 60_000))
+        release = {"resource_id": "r", "client_id": "ann"}
+        ended = f"{API}/sessions/{hex_id(session.session_id)}"
+        assert (await door.ask(token, "POST", f"{API}/leases/release?forced=true", release))[0] == 200
+        assert (await door.ask(token, "DELETE", f"{ended}?forced=true"))[0] == 200
+        host.run(c.AcquireLease("r", "ann", 60_000))
+        assert (await door.ask(token, "POST", f"{API}/leases/release", release))[0] == 200, "a client's own is no news"
+        told = [(each.identity, each.action, each.subject) for each in host.replica.machine.actions(None, 9)]
+        assert told[:2] == [
+            ("ops", "session.end", f"default/{hex_id(session.session_id)}"), ("ops", "lease.revoke", "default/r"),
+        ]  # fmt: skip
 
     behind_the_door(scenario)
 

@@ -70,7 +70,7 @@ def test_a_grant_in_the_same_entry_is_not_missed() -> None:
         host = OneEntry()
         (held,) = host.run(HOLD)
         host.release = encode_command(c.ReleaseLock("k", "holder", held.fencing_token))  # type: ignore[attr-defined]
-        granted = result_of(await asyncio.wait_for(service_of(host).acquire("default", WAIT, None), 5))
+        granted = result_of(await asyncio.wait_for(service_of(host).acquire("default", WAIT, None), 60))
         assert isinstance(granted, r.LockGranted)
 
     asyncio.run(run())
@@ -86,6 +86,22 @@ def test_many_keys_are_granted_together() -> None:
         granted = result_of(await task)
         assert isinstance(granted, r.LocksGranted)
         assert [grant.lock_key for grant in granted.grants] == ["a", "k", "z"]
+
+    scenario(run)
+
+
+def test_a_refusal_does_not_hide_that_it_may_have_happened_before() -> None:
+    """Asked again after an unknown outcome and then refused, it is not true that nothing happened."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        lost, refused = Unknown("link_lost", "lost"), Denied("no_leader", "nobody leads")
+        host.outcomes = [lost, lost, refused]
+        assert await service.propose("default", HOLD, b"id") == lost
+        assert len(host.proposed) == 3
+        host.outcomes = [refused]
+        assert await service.propose("default", HOLD, b"another") == refused
+        host.outcomes = [lost, refused]
+        assert await service.propose("default", c.RenewLock("k", "holder", 1, 1_000)) == refused
 
     scenario(run)
 
@@ -316,7 +332,7 @@ def test_dismissed_and_queued_again_it_does_not_wait_twice_as_long() -> None:
         host.run(c.CancelWaiter(lock.waiters[0].waiter_id))
         await turns()
         assert waiting(host) == ["waiter"]
-        assert isinstance(result_of(await asyncio.wait_for(task, 30)), r.LockBusy)
+        assert isinstance(result_of(await asyncio.wait_for(task, 90)), r.LockBusy)
         await turns()
         assert waiting(host) == []
 
@@ -423,6 +439,10 @@ def test_how_fresh_a_read_is() -> None:
         assert host.reads == 1
         await service.read("bounded", 4_999, 1)
         assert host.reads == 2
+        host.staleness_s = 0.0001
+        point = await service.read("local", 0, 1)
+        assert not isinstance(point, Denied)
+        assert point.staleness_ms == 1, "a bound is never rounded down"
         host.lease = True
         await service.read("bounded", 0, 1)
         assert host.reads == 2

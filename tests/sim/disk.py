@@ -27,6 +27,15 @@ class _Inode:
         self.unsynced: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write, (size, None) of a truncation."""
 
+    def sync(self) -> None:
+        """What was done since the last time is done to what is durable: cheaper than a copy of all of it."""
+        for offset, data in self.unsynced:
+            if data is None:
+                _resize(self.durable, offset)
+            else:
+                _put(self.durable, offset, data)
+        self.unsynced.clear()
+
     def crash(self, rng: random.Random) -> None:
         content = bytearray(self.durable)
         for offset, data in self.unsynced:
@@ -92,14 +101,14 @@ class SimFile:
 
     def pwrite(self, data: bytes, offset: int) -> None:
         self._enter("pwrite")
-        room = self._disk.room
-        if room is not None and len(data) > room:
-            # The disk fills up in the middle of a write: what fitted is there.
-            self._write(data[:room], offset)
+        room, grows = self._disk.room, max(0, offset + len(data) - len(self._inode.current))
+        if room is not None and grows > room:
+            # The disk fills up in the middle of a write: what fitted is there. What was reserved before fits.
+            self._write(data[: max(0, len(data) - grows + room)], offset)
             self._disk.room = 0
             raise OSError(errno.ENOSPC, "no space left", self._path)
         if room is not None:
-            self._disk.room = room - len(data)
+            self._disk.room = room - grows
         self._write(data, offset)
 
     def _write(self, data: bytes, offset: int) -> None:
@@ -109,8 +118,19 @@ class SimFile:
 
     def fdatasync(self) -> None:
         self._enter("fdatasync")
-        self._inode.durable = bytearray(self._inode.current)
-        self._inode.unsynced.clear()
+        self._inode.sync()
+
+    def reserve(self, size: int) -> None:
+        self._enter("reserve")
+        held = len(self._inode.current)
+        if size <= held:
+            return
+        if self._disk.room is not None:
+            if size - held > self._disk.room:
+                raise OSError(errno.ENOSPC, "no space left", self._path)
+            self._disk.room -= size - held
+        _resize(self._inode.current, size)
+        self._inode.unsynced.append((size, None))
 
     def size(self) -> int:
         self._enter("size")

@@ -26,7 +26,7 @@ from tests.checkers.progress import Progress
 from tests.checkers.violation import Violation
 from tests.sim.faults import Faults
 from tests.sim.members import Members
-from tests.sim.plan import Plan, draw
+from tests.sim.plan import Kinds, Plan, draw
 from tests.sim.world import Site, World
 
 PEACE_S = 12.0
@@ -55,6 +55,9 @@ class Run:
     SECONDS: ClassVar[float | None] = None
     """Simulated time under faults; None is what the seed says."""
     PACES: ClassVar[Sequence[float]] = (1.0,)
+    MORE: ClassVar[Kinds] = {}
+    """Kinds of faults beside those of the cluster, and who knows how to do them."""
+    FAULTS: ClassVar[type[Faults]] = Faults
     COMPARE_EVERY: ClassVar[int] = 1
     """Digests are compared at indexes that this divides: some cost a pass over the state."""
 
@@ -82,7 +85,7 @@ class Run:
         self.leases = OneValidLease()
         self.clock = ClockBounds(plan.timing)
         self.members = Members(self.world)
-        self.faults = Faults(self.world, self.members, plan.faults)
+        self.faults = self.FAULTS(self.world, self.members, plan.faults)
         self.progress = Progress(self.world, self.members, PEACE_S * self.world.pace)
         self._leading: dict[str, ClusterNode] = {}
         """The nodes that lead at this moment."""
@@ -221,7 +224,7 @@ class Run:
 
 
 def planned(kind: type[Run], seed: int, nodes: int | None = None, seconds: float | None = None) -> Plan:
-    return draw(seed, nodes, seconds or kind.SECONDS, kind.PACES)
+    return draw(seed, nodes, seconds or kind.SECONDS, kind.PACES, kind.MORE)
 
 
 def quiet() -> None:

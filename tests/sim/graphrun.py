@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from coordinator.machine.invariants import check
 from tests.checkers import garbage_goes
 from tests.checkers.reachable import WatchedMachine
 from tests.checkers.violation import Violation
@@ -43,6 +44,17 @@ class GraphRun(Run):
         self._collect()
         self._in_the_end = self.equal_machines()
         garbage_goes.check(self._in_the_end)
+        for machine in self._in_the_end:
+            check(machine.state)
+            self._audit(machine)
+
+    def _audit(self, machine: WatchedMachine) -> None:
+        """A full mark from the roots finds nothing that the collector has missed."""
+        audit = machine.audit()
+        for _ in audit.steps():
+            pass
+        if audit.missed:
+            raise Violation("audit", f"{len(audit.missed)} resources are garbage, and no suspect leads to them")
 
     def _collect(self) -> None:
         """ROUNDS rounds, or until there are no suspects."""

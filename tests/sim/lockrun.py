@@ -1,18 +1,23 @@
 """Locks, leases and sessions through the product's service: waiting, retries, hang-ups, pauses, sweeps by the leader.
 
-The log is followed entry by entry (I2, I3, I4, I12, I13, I17), clients by what they were told (I1, I10, I11); in peace
-all that nobody renews goes (I5).
+The log is followed entry by entry (I2, I3, I4, I5, I12, I13, I17), clients by what they were told (I1, I10, I11); in
+peace all that nobody renews goes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+import msgpack
+
+from cluster.node import ClusterNode
+from cluster.proposer import PAYLOAD_KIND as BATCH_KIND
+from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event
 from coordinator.machine.invariants import check
 from tests.checkers import linearizable
 from tests.checkers.exclusive_holds import ENDS, ExclusiveHolds
-from tests.checkers.expired_goes import ExpiredGoes, time_allowed_s
+from tests.checkers.expired_goes import AvailableTime, ExpiredGoes, time_allowed_s
 from tests.checkers.free_lock_granted import FreeLockGranted
 from tests.checkers.leasemodel import Leases
 from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation
@@ -37,9 +42,10 @@ class LockRun(Run):
         self.load = LockLoad(self.world, clients=plan.clients + 2, rate=2 * plan.rate, drift=drift)
         self.tokens = TokenOrder()
         self.holds = ExclusiveHolds()
-        self.standing = ExpiredGoes()
+        self.available = AvailableTime()
+        self.standing = ExpiredGoes(drift)
         self.waiting = FreeLockGranted(self.holds, self.load.order)
-        self._followed = 0
+        self._followed = self._asked = 0
         self._ends: list[Operation] = []
         self._grants: dict[int, Operation] = {}
         """By token, at the moment when the first node applied it."""
@@ -52,6 +58,21 @@ class LockRun(Run):
         self.load.running = False
 
     # --- the log ---------------------------------------------------------------------------------------------------
+
+    def _look(self, nodes: list[ClusterNode]) -> None:
+        super()._look(nodes)
+        self.available.sample(self.world.now, nodes)
+        self.standing.check_now(self.available.seconds)
+
+    def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:
+        super()._on_apply(site, index, term, payload)
+        if index <= self._asked or payload is None or payload[:1] != BATCH_KIND:
+            return
+        self._asked = index
+        for raw in msgpack.unpackb(payload[1:])[1]:
+            request = decode_command(raw)
+            if isinstance(request, Request):
+                self.standing.command(request.command, request.request_id, self.available.seconds)
 
     def applied(self, site: Site) -> None:
         """Each entry is followed once, on the node that is the first to apply it."""
@@ -70,7 +91,7 @@ class LockRun(Run):
         now = self.world.now
         self.tokens.event(event)
         self.holds.event(event)
-        self.standing.event(event)
+        self.standing.event(event, self.available.seconds)
         self.load.order.event(event, now_ms)
         self.load.expiry.event(event, now)
         if event.kind == "lock_granted":
@@ -131,5 +152,6 @@ class LockRun(Run):
         counts["expiries"] = self.load.expiry.expiries
         counts["revisions told"] = self.load.revisions.checks
         counts["waiters looked at"] = self.waiting.waiters
+        counts["things that ended"] = self.standing.ended
         counts["open operations"] = sum(operation.returned == FOREVER for operation in self.load.history)
         return counts

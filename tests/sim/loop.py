@@ -7,14 +7,42 @@ it: those are what the world simulates.
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
 Later = Callable[[float, Callable[[], None]], object]
+_FAREWELLS = 20
+
+
+class _Buried(BaseException):
+    """Thrown into what is left of a dead program. No GeneratorExit: who awaits something more would be left half."""
+
+
+class SimFuture(asyncio.Future[Any]):
+    """Sets of them are in the same order in every run."""
+
+    def __init__(self, number: int, loop: SimLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    """As a future."""
+
+    def __init__(self, number: int, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -25,6 +53,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._wanted = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._made = 0
         self._errors: list[BaseException] = []
         self.dead = False
         """Whoever lived in it is gone: what is left in it means nothing any more."""
@@ -52,12 +81,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        self._made += 1
+        return SimFuture(self._made, self)
 
     def create_task(
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._made += 1
+        task = SimTask(self._made, coro, loop=self, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -99,12 +130,57 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._errors:
             raise self._errors.pop()
 
+    @property
+    def left(self) -> list[str]:
+        """Tasks that have not ended."""
+        return [str(task.get_coro()) for task in self._tasks]
+
+    def bury(self) -> None:
+        """Whoever lived in it is gone. What is left ends now, without a trace, not when Python collects it."""
+        self.dead = True
+        with self.running():
+            for _ in range(_FAREWELLS):
+                # Closing one may make another.
+                tasks = sorted(self._tasks, key=hash)
+                self._tasks.clear()
+                for task in tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close(task.get_coro())
+        self._ready.clear()
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Code in here finds this loop when it asks for the one that runs."""
-        before = _get_running_loop()
+        before, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         _set_running_loop(self)
+        sys.set_asyncgen_hooks(None, self._left_generator)
         try:
             yield
         finally:
             _set_running_loop(before)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _left_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Nobody will ask it for more. It has its way out to go, unless whoever lived here is gone."""
+        if not self.dead:
+            self.call_soon(self.create_task, generator.aclose())
+
+
+async def pass_time(seconds: float) -> None:
+    """By the clock of whoever lives in the loop that runs."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    timer = loop.call_later(seconds, over.set_result, None)
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
+def _close(coroutine: Any) -> None:
+    """Some await something more on their way out; nobody answers them any more."""
+    for _ in range(_FAREWELLS):
+        try:
+            coroutine.throw(_Buried())
+        except BaseException:  # noqa: BLE001 (it is out, with whatever it says)
+            return

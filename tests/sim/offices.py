@@ -41,20 +41,30 @@ class Served(Replica):
 class Office:
     """One life of one node: its event loop, its service, its sweep."""
 
+    new_loop: type[SimLoop] = SimLoop
+
     def __init__(self, world: World, site: Site) -> None:
         scheduler = SimScheduler(world, site)
-        self.loop = SimLoop(scheduler.call_later, site.clock.now)
+        self.loop = self.new_loop(scheduler.call_later, site.clock.now)
         site.machine.clock = site.clock.now
         with self.loop.running():
             # Its scheduler and its transport are the node's own business, in which it has no part here.
-            host = Host(site.node, None, None)  # type: ignore[arg-type]
-            self.service = Service(host, site.machine)
+            self.host = Host(site.node, None, None)  # type: ignore[arg-type]
+            self.service = Service(self.host, site.machine)
             Sweeper(self.service).start()
+
+    def end(self) -> None:
+        """Its node is gone."""
+        self.loop.dead = True
+
+    def bury(self) -> None:
+        self.loop.bury()
 
 
 class Offices:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, office: Callable[[World, Site], Office] = Office) -> None:
         self._world = world
+        self._new_office = office
         self._rng = random.Random(world.rng.getrandbits(64))
         self._open: dict[str, Office] = {}
         self.outside = SimLoop(world.at, lambda: world.now)
@@ -63,12 +73,17 @@ class Offices:
         world.down_watchers.append(self._on_down)
 
     def _on_up(self, site: Site) -> None:
-        self._open[site.member.id] = Office(self._world, site)
+        self._open[site.member.id] = self._new_office(self._world, site)
 
     def _on_down(self, site: Site) -> None:
         office = self._open.pop(site.member.id, None)
         if office is not None:
-            office.loop.dead = True
+            office.end()
+
+    def bury(self) -> None:
+        """The run is over."""
+        for office in self._open.values():
+            office.bury()
 
     def start(self, client: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.outside.create_task(client)

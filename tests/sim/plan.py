@@ -6,13 +6,16 @@ All of it is drawn before the run begins and stands in plain values, so a failin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.options import MIB, Limits, Timing
 
 WARM_UP_S = 2.0
 """Before the first fault: time for a leader."""
+
+Kinds = Mapping[str, tuple[float, Callable[[random.Random], float]]]
+"""How often each kind of fault comes, and how long it lasts."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Plan:
         return replace(self, faults=tuple(faults))
 
 
-KINDS: dict[str, tuple[float, Callable[[random.Random], float]]] = {
+KINDS: Kinds = {
     "weather": (3.0, lambda rng: rng.uniform(0.5, 5.0)),
     "reset": (1.5, lambda rng: 0.0),
     "one_way": (1.5, lambda rng: rng.uniform(0.1, 4.0)),
@@ -72,11 +75,23 @@ KINDS: dict[str, tuple[float, Callable[[random.Random], float]]] = {
     "slow_disk": (0.8, lambda rng: rng.uniform(0.5, 4.0)),
     "bit_flip": (0.5, lambda rng: rng.uniform(0.05, 1.0)),
 }
-"""How often each kind comes, and how long it lasts."""
+"""Those of the cluster."""
 
 
-def draw(seed: int, nodes: int | None = None, seconds: float | None = None, paces: Sequence[float] = (1.0,)) -> Plan:
-    """`paces`: of these one is drawn. A cluster set to be slow costs as much to simulate for ten times the time."""
+NO_MORE: Kinds = {}
+
+
+def draw(
+    seed: int,
+    nodes: int | None = None,
+    seconds: float | None = None,
+    paces: Sequence[float] = (1.0,),
+    more: Kinds = NO_MORE,
+) -> Plan:
+    """`paces`: of these one is drawn. A cluster set to be slow costs as much to simulate for ten times the time.
+
+    `more`: kinds of faults beside those of the cluster.
+    """
     rng = random.Random(f"plan {seed}")
     drawn_nodes = rng.choice((3, 3, 5))
     drawn_seconds = rng.uniform(14, 22)
@@ -93,7 +108,7 @@ def draw(seed: int, nodes: int | None = None, seconds: float | None = None, pace
         rates=tuple(1 + drift * rng.choice((-1, 1, rng.uniform(-1, 1))) for _ in range(nodes)),
         timing=timing,
         limits=_limits(rng),
-        faults=_faults(rng, seconds, pace),
+        faults=_faults(rng, {**KINDS, **more}, seconds, pace),
     )
 
 
@@ -121,10 +136,10 @@ def _limits(rng: random.Random) -> Limits:
     )
 
 
-def _faults(rng: random.Random, seconds: float, pace: float) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, kinds: Kinds, seconds: float, pace: float) -> tuple[Fault, ...]:
     """Some runs are quiet, some are stormy, and each favours some kinds: the mixtures matter."""
     every = rng.choice((0.4, 0.8, 1.5, 3.0)) * pace
-    weights = {kind: weight * rng.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for kind, (weight, _) in KINDS.items()}
+    weights = {kind: weight * rng.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for kind, (weight, _) in kinds.items()}
     weights["weather"] += 0.1
     faults: list[Fault] = []
     at = WARM_UP_S * pace + rng.expovariate(1 / every)
@@ -132,6 +147,6 @@ def _faults(rng: random.Random, seconds: float, pace: float) -> tuple[Fault, ...
         kind = rng.choices(list(weights), list(weights.values()))[0]
         target = rng.choice(("leader", "leader", "all" if rng.random() < 0.2 else "leader", *map(str, range(5))))
         dice = tuple(rng.random() for _ in range(4))
-        faults.append(Fault(at, kind, target, KINDS[kind][1](rng) * pace, dice))
+        faults.append(Fault(at, kind, target, kinds[kind][1](rng) * pace, dice))
         at += rng.expovariate(1 / every)
     return tuple(faults)

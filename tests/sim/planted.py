@@ -6,7 +6,8 @@ schedule misses have theirs in tests/hazards and tests/lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ import pytest
 from cluster.frames import LinkGuards
 from cluster.guards import ALL_ON
 from cluster.journal import JournalGuards
+from cluster.status import StatusBoard
+from coordinator.client import calls, watch
+from coordinator.client.lock import Body
 from coordinator.machine import garbage, holders, leases, locks, reclaims, resources, shards, taskmoves, tasks, waiters
 from coordinator.machine.copies import Copies
 from coordinator.machine.requests import Requests
@@ -230,6 +234,43 @@ def _never_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sweeper, "wanted", lambda self: False)
 
 
+# --- the SDK, upgrades ------------------------------------------------------------------------------------------------
+
+
+def _let_bodies_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Body, "cancel", lambda self: None)
+
+
+def _new_id_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = calls.Calls._attempt
+
+    async def anew(self: calls.Calls, request: Any, endpoint: str, limit_s: float) -> calls.Answer:
+        if request.body is not None and "request_id" in request.body:
+            request = replace(request, body={**request.body, "request_id": calls.new_request_id()})
+        return await attempt(self, request, endpoint, limit_s)
+
+    monkeypatch.setattr(calls.Calls, "_attempt", anew)
+
+
+def _watch_on_from_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a break, instead of from where it was."""
+    stream, begun = watch._stream, set()
+
+    async def resumed(client: Any, query: dict[str, str]) -> AsyncGenerator[Any, None]:
+        first = client not in begun
+        begun.add(client)
+        left_out = {} if first else {"after": query["after"]}
+        async with aclosing(stream(client, dict(query.items() - left_out.items()))) as places:
+            async for place in places:
+                yield place
+
+    monkeypatch.setattr(watch, "_stream", resumed)
+
+
+def _raise_the_level_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StatusBoard, "common_level", lambda board: board._node.levels.known_level)
+
+
 def _plant(name: str, workload: str, found_by: str, patch: Patch, seed: int = 0) -> Planted:
     return Planted(name, workload, frozenset(found_by.split()), seed, patch=patch)
 
@@ -259,7 +300,7 @@ PLANTED = (
     _plant("judge copies by name alone", "copies", "no_resurrection", _judge_copies_by_name, 3),
     _plant("reuse fencing tokens", "locks", "token_order fencing exclusive_holds", _reuse_tokens),
     _plant("serve the last waiter first", "locks", "grant_order", _last_come_first_served),
-    _plant("grant to waiters that are gone", "locks", "grant_order", _grant_the_dead, 12),
+    _plant("grant to waiters that are gone", "locks", "grant_order", _grant_the_dead, 26),
     _plant("forget request ids", "locks", "linearizable grant_order", _forget_requests, 4),
     _plant("renewals without effect", "locks", "no_early_expiry linearizable fencing", _renew_nothing),
     _plant("no hand-over at release", "locks", "free_lock_granted linearizable", _hand_over_later),
@@ -267,4 +308,8 @@ PLANTED = (
     _plant("read without asking the leader", "locks", "own_revisions linearizable", _read_anything, 3),
     _plant("refusals that leave a trace", "locks", "refusals", _count_refusals, 1),
     _plant("never sweep", "locks", "expired_goes progress", _never_sweep),
+    _plant("a body that is not cancelled", "sdk", "one_body", _let_bodies_go_on, 3),
+    _plant("a new request id for each attempt", "sdk", "one_effect linearizable", _new_id_each_attempt, 5),
+    _plant("a watch that goes on from now", "sdk", "every_event progress", _watch_on_from_now, 4),
+    _plant("raise the level without the others", "upgrade", "stays_up", _raise_the_level_alone),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.batch import counts_of
+from tests.sim.clientfaults import KINDS
 
-SEEDS = {"locks": 10, "graph": 22, "tasks": 12, "copies": 10}
+SEEDS = {"locks": 10, "graph": 22, "tasks": 12, "copies": 10, "sdk": 12}
 
 
 @pytest.mark.slow
@@ -45,6 +46,19 @@ def test_dispatch() -> None:
     assert counts["complete not_holder"] > seeds, "late owners are refused"
     assert counts["complete already_done"] > 0, "answers are lost"
     assert counts["shards looked at"] > 300 * seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_programs_that_use_the_sdk() -> None:
+    """I1, I4, I8, I10, and what watches tell, over HTTP: fault 17 and half-open connections among them."""
+    seeds, counts = SEEDS["sdk"], counts_of("sdk", range(SEEDS["sdk"]))
+    assert counts["leaders"] > seeds, "leaders fall"
+    for kind in KINDS:
+        assert counts[f"fault {kind}"] > 0, f"no fault of kind {kind}: {counts}"
+    assert counts["bodies"] > 20 * seeds and counts["operations checked"] > 30 * seeds
+    assert counts["use_lock: LockLost"] > seeds / 2, "programs stand still in their bodies"
+    assert counts["tasks handled"] > 5 * seeds and counts["events told"] > 200 * seeds
 
 
 @pytest.mark.slow

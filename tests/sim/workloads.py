@@ -9,9 +9,12 @@ from tests.sim.frame import Result, Run, planned, run_plan
 from tests.sim.graphrun import GraphRun
 from tests.sim.lockrun import LockRun
 from tests.sim.registerrun import RegisterRun
+from tests.sim.sdkrun import SdkRun
 from tests.sim.taskrun import TaskRun
+from tests.sim.upgraderun import UpgradeRun
 
-WORKLOADS: dict[str, type[Run]] = {kind.NAME: kind for kind in (RegisterRun, LockRun, GraphRun, TaskRun, CopyRun)}
+_KINDS: tuple[type[Run], ...] = (RegisterRun, LockRun, GraphRun, TaskRun, CopyRun, SdkRun, UpgradeRun)
+WORKLOADS: dict[str, type[Run]] = {kind.NAME: kind for kind in _KINDS}
 
 
 def run_seed(

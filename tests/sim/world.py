@@ -180,6 +180,7 @@ class Site:
             return
         self.life += 1
         self.machine = self.world.new_machine()
+        self.world.before_start(self)
         self._starting = True
         try:
             self.run(self._start)
@@ -268,6 +269,8 @@ class World:
         self.watchers: list[Callable[[], None]] = []
         self.apply_watchers: list[Callable[[Site, int, int, bytes | None], None]] = []
         self.state_watchers: list[Callable[[Site], None]] = []
+        self.before_start: Callable[[Site], None] = lambda site: None
+        """Called with a new machine, before its node is there."""
         self.before_work: Callable[[Site], None] = lambda site: None
         """Called before work in the background; what it raises, the work raised."""
         self.up_watchers: list[Callable[[Site], None]] = []
@@ -305,6 +308,10 @@ class World:
     def note(self, who: str, kind: str, fields: Any) -> None:
         self.timeline.append((self.now, who, kind, fields))
         self._hash.update(repr((round(self.now, 9), who, kind, fields)).encode())
+
+    def mark(self, line: str) -> None:
+        """In the trace, and not in the timeline: it happens too often to be read."""
+        self._hash.update(line.encode())
 
     def _hash_delivery(self, sender: str, receiver: str, message: Message) -> None:
         self.deliveries += 1

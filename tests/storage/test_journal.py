@@ -56,6 +56,19 @@ def test_round_trip_over_segments() -> None:
     assert again.getRaftCommitIndex() == 1
 
 
+def test_only_the_last_segment_has_room() -> None:
+    """The release before there was any takes zeros behind a seal for damage, and may be started on this log again."""
+    disk = SimDisk()
+    journal = open_journal(disk, reserve_bytes=10_000)
+    fill(journal, range(1, 200), each=True)
+    *sealed, last = segments(disk)
+    journal._destroy()
+    sizes = {name: disk.open(f"{DIRECTORY}/{name}").size() for name in (*sealed, last)}
+    assert len(sealed) > 2 and all(sizes[name] <= 4096 + 512 for name in sealed), sizes
+    assert sizes[last] > 9_000
+    assert state(open_journal(disk))[0] == [entry(index) for index in range(1, 200)]
+
+
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 455, 456, 512, 4096, 100_000])
 @pytest.mark.parametrize("content", ["zeros", "random", "every run"])
 def test_any_command_round_trips(size: int, content: str) -> None:

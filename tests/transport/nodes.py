@@ -17,7 +17,7 @@ from cluster.transport import SocketTransport
 
 SECRET = b"the shared secret of the test cluster"
 CLUSTER = "blue"
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 def run(loop_name: str, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -29,7 +29,7 @@ NOT_FOR_CALLERS = {
         "beat", "confirm", "doubt", "drop", "forget", "in_doubt_at", "last_s", "lose", "off_doubt", "on_doubt",
         "release_lock", "renew", "take",
     },
-    "SessionHeld": {"lose", "on_doubt", "why"},
+    "SessionHeld": {"end_turn", "lose", "on_doubt", "why"},
     "StallDetector": {"add", "remove", "tick"},
     "Task": {"confirm", "stop_at"},
 }  # fmt: skip

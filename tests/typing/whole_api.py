@@ -58,10 +58,10 @@ async def changes(shard: str, token: int) -> None:
 
 async def uses_client(client: Client) -> None:
     answer: dict[str, Any] = await client.call("GET", "/cluster", query={}, timeout=1.0, request_id="once")
-    print(answer, client.client_id, client.resources, client.queues, client.leases)
-    async with client.lock("k", ttl=3, wait=0, mode="shared", permits=1, lock_delay=0.5) as held:
+    print(answer, client.client_id, client.resources, client.queues, client.leases, client.drift)
+    async with client.lock("k", ttl=3, wait=0, mode="shared", permits=1, lock_delay=0.5, reentrant=True) as held:
         await uses_held(held)
-    async with client.locks(["a", "b"], ttl=3, wait=1.5) as several:
+    async with client.locks(["a", "b"], ttl=3, wait=1.5, reentrant=False) as several:
         assert_type(several.tokens, dict[str, int])
     assert_type(await client.acquire_lease("r", ttl=60, max_lifetime=600, on_lost=print), Lease)
     assert_type(await client.acquire_leases(["r", "s"], ttl=60, tokens=True), list[Lease])
@@ -92,7 +92,7 @@ async def uses_lock(lock: Lock) -> None:
 
 
 async def uses_held(held: Held) -> None:
-    assert_type((held.key, held.token, held.valid_for), tuple[str, int, float])
+    assert_type((held.key, held.holder, held.token, held.valid_for), tuple[str, str, int, float])
     state: Literal["HELD", "SUSPENDED", "LOST", "RELEASED"] = held.state
     print(state, held.keys)
     held.check()
@@ -177,7 +177,7 @@ async def uses_session(session: Session) -> None:
     async with session.lease("r") as lease, session.lock("k", wait=0) as held:
         print(lease.token)
         await uses_session_held(held)
-    assert_type(await session.acquire_lock("k"), SessionHeld)
+    assert_type(await session.acquire_lock("k", reentrant=True), SessionHeld)
     assert_type(await session.wait_lost(), str)
     await session.close()
 

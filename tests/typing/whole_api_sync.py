@@ -67,7 +67,7 @@ def uses_sync_client(client: SyncClient) -> None:
     document: Any = client.call("GET", "/cluster", query={}, timeout=1.0, request_id="once")
     print(document, client.client_id, client.priority)
     assert_type(client.lock("k", ttl=3, wait=0, on_lost=lambda: None, interrupt=False), SyncLock)
-    assert_type(client.locks(["a", "b"], ttl=3, wait=1.0), SyncLock)
+    assert_type(client.locks(["a", "b"], ttl=3, wait=1.0, reentrant=True), SyncLock)
     assert_type(client.acquire_lease("r", ttl=60, max_lifetime=600, on_lost=uses_sync_lease, timeout=5), SyncLease)
     assert_type(client.acquire_leases(["r"], ttl=60, tokens=True), list[SyncLease])
     with client.lease("r", ttl=60) as lease, client.session(ttl=30) as session:
@@ -96,7 +96,7 @@ def uses_sync_lock(lock: SyncLock) -> None:
 
 
 def uses_sync_held(held: SyncHeld) -> None:
-    assert_type((held.key, held.token, held.valid_for), tuple[str, int, float])
+    assert_type((held.key, held.holder, held.token, held.valid_for), tuple[str, str, int, float])
     print(held.state, held.keys, held.tokens)
     held.check()
     assert_type(held.verify(), bool | None)
@@ -126,7 +126,7 @@ def uses_sync_session(session: SyncSession) -> None:
     with session.lease("r") as lease, session.lock("k", wait=0, on_lost=lambda: None) as held:
         assert_type(lease, SyncLease)
         uses_sync_session_held(held)
-    assert_type(session.acquire_lock("k", mode="shared"), SyncSessionHeld)
+    assert_type(session.acquire_lock("k", mode="shared", reentrant=True), SyncSessionHeld)
     assert_type(session.wait_lost(), str)
     session.close()
 

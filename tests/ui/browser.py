@@ -182,12 +182,12 @@ def browsing() -> Iterator[Page]:
     finally:
         chromium.terminate()
         try:
-            chromium.wait(timeout=10)
+            chromium.wait(timeout=90)
         except subprocess.TimeoutExpired:
             chromium.kill()
             chromium.wait()
         # Its own processes write to the profile for a moment longer.
-        wait_until(lambda: _removed(directory), 10, f"{directory} to be left alone")
+        wait_until(lambda: _removed(directory), 90, f"{directory} to be left alone")
 
 
 def _removed(directory: Path) -> bool:

@@ -42,7 +42,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield address, root
     finally:
         node.terminate()
-        node.wait(timeout=30)
+        node.wait(timeout=90)
 
 
 def _ready(address: str) -> bool:

@@ -87,7 +87,7 @@ function revoking(lease, again, kind) {
     title: "Revoke this lease?",
     text: [`The lease of “${lease.owner}” on “${lease.resource_id}” ends now, as if it had been given back.`,
       "If nothing else refers to the resource, it is reclaimed once its safety buffer is over."],
-    verb: "Revoke it", path: "/api/v1/leases/release", body: { resource_id: lease.resource_id, client_id: lease.owner },
+    verb: "Revoke it", path: "/api/v1/leases/release", query: { forced: true }, body: { resource_id: lease.resource_id, client_id: lease.owner },
     done: (answer) => `Revoked; ${count(answer.remaining_reference_count)} references are left.`,
   }, again, kind);
 }

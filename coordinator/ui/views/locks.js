@@ -3,11 +3,10 @@
 import { actionButton } from "../actions.js";
 import { at, follow, get } from "../api.js";
 import { facts, h, input, field, named, panel, pill, render, searchForm, table, to } from "../dom.js";
-import { feed } from "../feed.js";
 import { count, duration, plural, timeOfDay } from "../format.js";
 
 const LISTED = 50;
-const MANY_LOCKS = 50_000;
+const SHOWN_WAITERS = 100;
 const HISTORY = 30;
 const WAITS_FOR_THE_STREAM = 0;
 const WORDS = {
@@ -30,12 +29,7 @@ function list(root, prefix, live) {
   const place = panel(prefix ? "Locks that begin so" : "Locks", {});
   root.append(place);
   let after = "";
-  // A list means reading through all keys: with very many of them only on request.
-  const many = (feed.telemetry?.locks ?? 0) > MANY_LOCKS;
   const again = live.keep(place, async (signal) => {
-    if (!prefix && many) {
-      return h("p", { class: "empty" }, `There are ${count(feed.telemetry.locks)} locks. Name a key, or its beginning.`);
-    }
     const { locks } = await get("/api/v1/locks", { prefix, after, limit: LISTED }, signal);
     const next = locks.length === LISTED ? h("button", {
       type: "button", "data-key": "next", on: { click: () => { after = locks.at(-1).lock_key; again(); } },
@@ -68,7 +62,7 @@ function one(root, key, live) {
   let known = true;
   const again = live.keep(place, async (signal) => {
     try {
-      const lock = await get(at("locks", key), {}, signal);
+      const lock = await get(at("locks", key), { waiters: SHOWN_WAITERS }, signal);
       known = true;
       return drawn(lock, () => again());
     } catch (error) {
@@ -112,11 +106,11 @@ function drawn(lock, again) {
       ["Session", (holder) => (holder.session_id ? to("sessions", { id: holder.session_id }, h("code", {}, holder.session_id)) : "none")],
     ], lock.holders, { empty: "It is not held." }),
     h("h3", {}, `Queue: ${lock.queue_length ? `${count(lock.queue_length)} waiting, first in first out` : "nobody waits"}`),
-    h("ol", { class: "queue", id: "queue" }, lock.waiters.slice(0, 100).map((waiter, place) => h("li", {},
+    h("ol", { class: "queue", id: "queue" }, lock.waiters.map((waiter, place) => h("li", {},
       h("span", { class: "place" }, place + 1), h("span", {}, named(waiter.client_id), waiter.mode === "shared" ? " (shared)" : "",
         waiter.keys > 1 ? ` for ${count(waiter.keys)} locks at once` : ""),
       h("span", { class: "muted" }, `waits ${duration(waiter.wait_left_ms)} more`)))),
-    lock.waiters.length > 100 ? h("p", { class: "muted" }, `… and ${count(lock.waiters.length - 100)} more.`) : null,
+    lock.queue_length > SHOWN_WAITERS ? h("p", { class: "muted" }, `… and ${count(lock.queue_length - SHOWN_WAITERS)} more.`) : null,
     h("p", {}, lock.holders.length ? breaking(lock, again) : null),
   ];
 }

@@ -111,7 +111,7 @@ function workerTable(queue, workers, again) {
     ["", (worker) => actionButton("Remove", `remove ${worker.worker_id}`, {
       title: "Remove this worker?",
       text: [`All that “${worker.worker_id}” has is for others at once. Only for a worker that has stopped: one that works on would share its shards with another.`],
-      verb: "Remove it", method: "DELETE", path: at("queues", queue, "workers", worker.worker_id),
+      verb: "Remove it", method: "DELETE", path: at("queues", queue, "workers", worker.worker_id), query: { forced: true },
       done: (answer) => `Removed; ${plural(answer.shards, "shard")} are for others now.`,
     }, again), "actions"],
   ], workers, { empty: "No worker shares shards of this queue." });

@@ -56,7 +56,7 @@ function ending(session, again, kind) {
   return actionButton("End", `end ${session.session_id}`, {
     title: "End this session?",
     text: [`All that “${session.client_id}” owns by it ends with it: ${plural(session.leases, "lease or lock", "leases and locks")}.`],
-    verb: "End it", method: "DELETE", path: at("sessions", session.session_id),
+    verb: "End it", method: "DELETE", path: at("sessions", session.session_id), query: { forced: true },
     done: (answer) => `The session ended, and ${plural(answer.leases, "lease or lock", "leases and locks")} with it.`,
   }, again, kind);
 }

@@ -1,0 +1,39 @@
+"""Levels: which rules the replicated state goes by, so that nodes of two releases never apply one entry differently.
+
+A release knows all levels from OLDEST to LEVEL. The level in force is part of the state. It is raised by an entry of
+the log (`RaiseLevel`), which the leader proposes once every member knows the new one, and never lowered. Whatever a
+release does differently from the one before, be it a rule, a result or a field of the state, it does from a level on:
+it asks `state.level`, and below that it does exactly what the older release does. Then it does not matter which of them
+applies an entry, nor when.
+
+What each level brought:
+
+1. Everything up to and including snapshot format 6, which says nothing of levels.
+2. Snapshot format 7, which says the level. A clean-up that is over is known only in the namespace that it was of
+   (`graph.FormerTenants`); below, every namespace is told `already_done`. When too many request ids are remembered,
+   the oldest of the namespace with the most of them goes; below, the oldest of all.
+"""
+
+from __future__ import annotations
+
+OLDEST = 1
+LEVEL = 2
+"""The newest level that this release knows."""
+
+FORMERS = 2
+"""From this level on it is remembered whose clean-ups were over in a slot."""
+SHARES = 2
+"""From this level on each namespace has a share of the remembered requests."""
+
+MAX_LEVEL = 1 << 16
+
+
+class TooNew(Exception):
+    """What is to be applied or read is of a level or a format that this node does not know. It must not go on."""
+
+
+def beyond(level: int, known: int) -> TooNew:
+    return TooNew(
+        f"the cluster's state is of level {level}, and this node knows levels up to {known}: start it with a release "
+        f"that knows level {level}, and without a lower level_at_most"
+    )

@@ -1,0 +1,150 @@
+"""One run: the cluster, the clients at work, one fault after the other, and then every invariant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from coordinator.client import SyncClient, clock
+from coordinator.endpoint import call
+from tests.chaos import digests, verdicts
+from tests.chaos.clients.graph import PROVIDER
+from tests.chaos.clients.tasks import QUEUE
+from tests.chaos.containers import SETTLE_S, Containers
+from tests.chaos.crew import Crew, working
+from tests.chaos.records import Record, of
+from tests.chaos.report import Fault, Report
+from tests.chaos.scenarios import ROLLING, ROUND, SHORT, Scenario
+from tests.waiting import wait_until
+
+Say = Callable[[str], None]
+HOUR_MS = 3_600_000
+
+
+class Run:
+    def __init__(self, containers: Containers, directory: Path, say: Say) -> None:
+        self._containers, self._directory, self._say = containers, directory, say
+        self._faults: list[Fault] = []
+
+    def play(self, rounds: int) -> Report:
+        """`rounds` of everything; none: the short run."""
+        began = time.monotonic()
+        self._say(f"starting project {self._containers.project}")
+        self._containers.compose("up", "-d", "--no-build")
+        self._say(f"whole: {self._described()}")
+        first_lease = self._take_lease()
+        with working(self._directory, self._containers.endpoints) as crew:
+            crew.wait_for_progress()
+            self._say("the clients are at work")
+            if not rounds:
+                self._suffer(crew, SHORT)
+            for number in range(rounds):
+                self._say(f"round {number + 1} of {rounds}")
+                self._suffer(crew, ROUND)
+            crew.settle()
+            self._say("the clients begin nothing new")
+            violations = self._ended(crew)
+            violations += self._first_lease_is_there(first_lease)
+            crew.finish()
+            violations += self._checked(crew)
+            revision, differing = digests.compare(self._containers, self._directory)
+            self._say(f"digests of {', '.join(self._containers.nodes)} compared at revision {revision}")
+            counts = self._counts(crew)
+            return Report(time.monotonic() - began, self._faults, crew.read(), counts, violations + differing)
+
+    def _suffer(self, crew: Crew, scenarios: Iterable[Scenario]) -> None:
+        for scenario in scenarios:
+            began = clock.now()
+            seen = scenario(self._containers)
+            whole = self._described()
+            self._faults.append(Fault(scenario.__name__, len(self._containers.nodes), began, clock.now()))
+            crew.wait_for_progress()
+            self._say(f"{scenario.__name__}: {seen}; {whole}")
+
+    def _described(self) -> str:
+        cluster = self._containers.wait_until_whole()
+        return f"{cluster['leader']} leads term {cluster['term']} at revision {cluster['revision']}"
+
+    # --- an acknowledged write from the beginning -------------------------------------------------------------------
+
+    def _take_lease(self) -> str:
+        body = {"resource_id": "first", "client_id": "chaos", "lease_duration_ms": HOUR_MS}
+        endpoint = self._containers.endpoint(self._containers.nodes[0])
+        return str(call(endpoint, "POST", "/api/v1/leases/acquire", body, timeout_s=30)["lease_id"])
+
+    def _first_lease_is_there(self, lease_id: str) -> list[str]:
+        endpoint = self._containers.endpoint(self._containers.nodes[-1])
+        state = call(endpoint, "GET", f"/api/v1/leases/{lease_id}", timeout_s=30)["state"]
+        return [] if state == "ACTIVE" else [f"the lease that was acknowledged at the start is {state} (I9)"]
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _ended(self, crew: Crew) -> list[str]:
+        """What the cluster says when all is done, while the clients still hold what they hold."""
+        with SyncClient(self._containers.endpoints, client_id="chaos-end", timeout=30) as client:
+
+            def all_done() -> bool:
+                crew.check()
+                told, queue = crew.read(), client.queues.get(QUEUE)
+                garbage = verdicts.Circles(told).garbage().keys()
+                done = queue.completed >= len(of(told, "fed")) and not queue.leased
+                return done and garbage <= crew.cleaned() and not garbage & _live(client)
+
+            try:
+                wait_until(all_done, SETTLE_S, "all tasks done and all garbage cleaned up", 1.0)
+            except AssertionError as error:
+                self._say(f"{error}: the invariants below say what is missing")
+            before = crew.read()
+            queue, live = client.queues.get(QUEUE), _live(client)
+            active = _active(client, verdicts.believed(before))
+        view: Record = {name: getattr(queue, name) for name in ("completed", "dead", "ready", "leased")}
+        after, cleaned = crew.read(), crew.store.rows("cleaned")
+        garbage, reachable = verdicts.Circles(before).garbage(), verdicts.Circles(after).reachable()
+        return [
+            *verdicts.each_task_once(after, crew.store.rows("effects"), view),
+            *verdicts.garbage_is_gone(garbage, reachable, cleaned, live),
+            *verdicts.losses_are_told(after, active),
+        ]
+
+    def _checked(self, crew: Crew) -> list[str]:
+        told = crew.read()
+        rolling = [(fault.began, fault.ended) for fault in self._faults if fault.name == ROLLING]
+        return [
+            *verdicts.tokens_rise(crew.store.rows("admitted")),
+            *verdicts.no_lost_update(crew.store.rows("writes"), crew.store.rows("balances")),
+            *verdicts.late_writes_refused(told),
+            *verdicts.log_is_in_order(told),
+            *verdicts.nothing_expires_early(told),
+            *verdicts.only_garbage_goes_once(told, crew.store.rows("cleaned")),
+            *verdicts.no_call_fails(told, rolling),
+        ]
+
+    def _counts(self, crew: Crew) -> dict[str, int]:
+        told = crew.read()
+        lost = [record for record in of(told, "circle_left") if record["lost"]]
+        return {
+            "guarded writes": crew.store.count("writes"),
+            "writes refused for their token": crew.store.count("refused"),
+            "clients stopped past their lease": crew.resumed,
+            "leases told lost": len(of(told, "lease_lost")) + len(lost),
+            "circles made": len(of(told, "circle")),
+            "resources cleaned up": crew.store.count("cleaned"),
+            "tasks done": crew.store.count("effects"),
+            "workers killed": crew.killed,
+            "events watched": len(of(told, "event")),
+        }
+
+
+def _live(client: SyncClient) -> set[str]:
+    listed = client.resources.list(provider=PROVIDER)
+    return {each.resource_id for each in listed if each.state not in ("reclaiming", "dead")}
+
+
+def _active(client: SyncClient, leases: set[str]) -> set[str]:
+    if not leases:
+        return set()
+    body: dict[str, Any] = {"lease_ids": sorted(leases)}
+    answer = client.call("POST", "/leases/lookup", body)
+    return {each["lease_id"] for each in answer["leases"] if each["state"] == "ACTIVE"}

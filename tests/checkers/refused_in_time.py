@@ -1,0 +1,33 @@
+"""Overload is refused before its deadline (I18): who asks a node that runs is answered, with a result or a refusal.
+
+A node has a request for as long as the request allows and no longer. A client that hears nothing by then, though its
+connection stands and nothing was done to the process, was neither served nor refused: it waits in some queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from tests.checkers.violation import Violation
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+class RefusedInTime(Generic[Node]):
+    def __init__(self, allowed_s: float, disturbed: Callable[[Node, float], bool]) -> None:
+        """`disturbed`: whether the process was killed, started or stopped since that moment: then it owes nothing."""
+        self._allowed_s, self._disturbed = allowed_s, disturbed
+        self.slowest_s = 0.0
+        """Of a node that was left alone."""
+
+    def ended(self, node: Node, sent_s: float, ended_s: float) -> None:
+        """A request came to an end, whichever: an answer, or the end of the client's patience."""
+        took_s = ended_s - sent_s
+        if took_s <= self.slowest_s or self._disturbed(node, sent_s):
+            return
+        self.slowest_s = took_s
+        if took_s >= self._allowed_s:
+            raise Violation(
+                "refused_in_time", f"{node} neither answered nor refused for {took_s:.1f} s what was sent to it (I18)"
+            )

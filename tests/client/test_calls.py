@@ -1,0 +1,236 @@
+"""Requests: whom they go to, which are repeated and how, and when they end. Against nodes that answer as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from aiohttp import web
+
+from coordinator.client import (
+    Client,
+    Denied,
+    Invalid,
+    NotAllowed,
+    OutcomeUnknown,
+    TooMuch,
+    Unavailable,
+    client_context,
+    clock,
+)
+from coordinator.client.calls import FIRST_PAUSE_S, PAUSES
+from tests.client.running import run
+from tests.client.scripted import Asked, Reply, Scripted, ok, refused, scripted
+from tests.waiting import until
+
+SLACK_S = 10.0
+"""What a busy machine may add."""
+
+
+def in_turn(*replies: web.Response | None) -> Reply:
+    """One after the other, the last again and again."""
+    left: Iterator[web.Response | None] = itertools.chain(replies[:-1], itertools.repeat(replies[-1]))
+
+    async def reply(asked: Asked) -> web.Response | None:
+        said = next(left)
+        # A response can be sent once.
+        return said and web.Response(status=said.status, body=said.body, headers=said.headers)
+
+    return reply
+
+
+async def silent(asked: Asked) -> web.Response | None:
+    await asyncio.Event().wait()
+    return None
+
+
+@contextlib.asynccontextmanager
+async def one(reply: Reply, timeout: float = 10.0) -> AsyncIterator[tuple[Scripted, Client]]:
+    async with scripted(reply) as node, Client(node.address, timeout=timeout) as client:
+        yield node, client
+
+
+# --- the leader -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_once_it_knows_who_leads_it_asks_the_leader(host: str) -> None:
+    async def scenario() -> None:
+        nodes: dict[str, Scripted] = {}
+
+        def as_node(name: str) -> Reply:
+            async def reply(asked: Asked) -> web.Response | None:
+                members = [{"id": each, "http": node.address} for each, node in nodes.items()]
+                return ok({"members": members, "by": name}, X_Holdfast_Leader="c")
+
+            return reply
+
+        async with contextlib.AsyncExitStack() as stack:
+            for name in "abc":
+                nodes[name] = await stack.enter_async_context(scripted(as_node(name)))
+            endpoints = [f"http://{host}:{node.port}" for node in nodes.values()]
+            client = await stack.enter_async_context(Client(endpoints))
+            await client.call("GET", "/first")
+
+            async def led() -> bool:
+                return bool((await client.call("GET", "/look"))["by"] == "c")
+
+            await until(led, "the leader to be asked")
+            for _ in range(20):
+                await client.call("GET", "/led")
+            assert len(nodes["c"].of("/led")) == 20
+            assert sum(len(node.of("/cluster")) for node in nodes.values()) <= 1
+
+    run(scenario)
+
+
+def test_a_node_that_is_gone_is_passed_over() -> None:
+    async def scenario() -> None:
+        async with scripted(silent) as gone:
+            dead = gone.address
+        async with scripted(in_turn(ok({}))) as node, Client([dead, node.address]) as client:
+            for _ in range(5):
+                await client.call("POST", "/thing")
+            assert len(node.of("/thing")) == 5
+
+    run(scenario)
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_denied_is_not_repeated() -> None:
+    async def scenario() -> None:
+        async with one(in_turn(refused(403, "denied", "forbidden"))) as (node, client):
+            with pytest.raises(NotAllowed) as told:
+                await client.call("POST", "/thing")
+            assert told.value.code == "forbidden" and len(node.asked) == 1
+            node.reply = in_turn(refused(429, "denied", "quota_exceeded", Retry_After="1"))
+            with pytest.raises(TooMuch):
+                await client.call("POST", "/thing")
+            node.reply = in_turn(refused(418, "denied"))
+            with pytest.raises(Denied):
+                await client.call("GET", "/thing")
+            assert len(node.asked) == 3
+
+    run(scenario)
+
+
+def test_what_is_unknown_is_repeated_under_the_same_request_id() -> None:
+    async def scenario() -> None:
+        script = in_turn(refused(503, "unknown"), None, refused(500, "unknown"), refused(503, "retry"), ok({"done": 1}))
+        async with one(script) as (node, client):
+            assert await client.call("POST", "/thing", {"a": 1}) == {"done": 1}
+            assert await client.call("POST", "/other") == {"done": 1}
+            *attempts, other = node.asked
+            assert len(attempts) == 5 and {asked.body["a"] for asked in attempts} == {1}
+            assert len({asked.request_id for asked in attempts}) == 1 != other.request_id
+            node.reply = in_turn(refused(503, "retry"), ok({}))
+            await client.call("POST", "/named", request_id="mine")
+            assert [asked.request_id for asked in node.of("/named")] == ["mine", "mine"]
+
+    run(scenario)
+
+
+def test_what_stays_unknown_says_under_which_request_id() -> None:
+    async def scenario() -> None:
+        async with one(in_turn(refused(503, "unknown"), refused(503, "retry")), timeout=0.3) as (node, client):
+            with pytest.raises(OutcomeUnknown) as told:
+                await client.call("POST", "/thing")
+            assert len(node.asked) > 1 and told.value.request_id == node.asked[0].request_id
+            with pytest.raises(Unavailable):  # nothing it was told since was unknown
+                await client.call("POST", "/thing")
+            node.reply = in_turn(refused(503, "unknown"))
+            with pytest.raises(Unavailable):  # a read changes nothing, however it ended
+                await client.call("GET", "/thing")
+
+    run(scenario)
+
+
+# --- pauses, connections, deadlines ---------------------------------------------------------------------------------
+
+
+def test_pauses_grow_up_to_a_part_of_the_time_and_are_no_two_alike() -> None:
+    timeout = 2.0
+
+    async def scenario() -> None:
+        async with one(in_turn(refused(503, "retry")), timeout) as (node, client):
+            with pytest.raises(Unavailable):
+                await client.call("POST", "/thing")
+            pauses = [after.at - before.at for before, after in itertools.pairwise(node.asked)]
+            longest = timeout / PAUSES
+            nominal = [min(FIRST_PAUSE_S * 2**number, longest) for number in range(len(pauses))]
+            # The last is cut short by the deadline.
+            assert all(pause > 0.45 * full for pause, full in zip(pauses[:-1], nominal, strict=False)), pauses
+            at_most = [pause for pause, full in zip(pauses, nominal, strict=True) if full == longest]
+            assert min(at_most) < longest, "none was shorter than the others could be"
+            assert len(pauses) < 2 * (timeout / longest + len(nominal) - len(at_most))
+
+    run(scenario)
+
+
+def test_a_node_that_asks_for_a_pause_gets_one() -> None:
+    async def scenario() -> None:
+        async with one(in_turn(refused(429, "retry", "overloaded", Retry_After="0.4"), ok({}))) as (node, client):
+            await client.call("POST", "/thing")
+            first, second = node.asked
+            assert second.at - first.at > 0.19
+
+    run(scenario)
+
+
+def test_connections_are_used_again() -> None:
+    async def scenario() -> None:
+        async with one(in_turn(ok({}))) as (node, client):
+            for _ in range(10):
+                await client.call("POST", "/thing")
+            assert len({asked.peer for asked in node.asked}) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("POST", OutcomeUnknown), ("GET", Unavailable)])
+def test_a_call_ends_by_its_deadline(method: str, kind: type[Exception]) -> None:
+    async def scenario() -> None:
+        async with one(silent) as (node, client):
+            begun = clock.now()
+            with pytest.raises(kind):
+                await client.call(method, "/thing", timeout=0.6)
+            assert 0.55 < clock.now() - begun < 0.6 + SLACK_S
+            assert len(node.asked) == 1
+
+    run(scenario)
+
+
+def test_a_silent_node_leaves_time_for_the_others() -> None:
+    async def scenario() -> None:
+        async with scripted(silent) as mute, scripted(in_turn(ok({}))) as node:
+            async with Client([mute.address, node.address]) as client:
+                client.calls.move_on(f"http://{node.address}")
+                await client.call("POST", "/thing", timeout=2 * SLACK_S)
+            (unanswered,), (answered,) = mute.asked, node.asked
+            assert unanswered.request_id == answered.request_id
+
+    run(scenario)
+
+
+# --- how nodes are named --------------------------------------------------------------------------------------------
+
+
+def test_endpoints_are_taken_with_and_without_a_scheme() -> None:
+    async def scenario() -> None:
+        for given in ("127.0.0.1:7101", " http://127.0.0.1:7101/ ", ["127.0.0.1:7101"]):
+            async with Client(given) as client:
+                assert client.calls.endpoints == ["http://127.0.0.1:7101"]
+        async with Client("[::1]:7101,b:1") as client:
+            assert client.calls.endpoints == ["http://[::1]:7101", "http://b:1"]
+        async with Client("node:7101", tls=client_context()) as client:
+            assert client.calls.endpoints == ["https://node:7101"]
+        for wrong in ("", [], "ftp://a:1", "http://", "a:b", "http://a:0"):
+            with pytest.raises(Invalid):
+                Client(wrong)
+
+    run(scenario)

@@ -1,0 +1,120 @@
+"""Questions to the nodes over HTTP at next to no cost: kept connections, one question at a time on each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from bench.wire import Address, Unavailable, Wire, connect, request
+from tests.checkers.refused_in_time import RefusedInTime
+from tests.checkers.violation import Violation
+
+TIMEOUT_MS = 2_000
+"""For how long a node may try."""
+GRACE_S = 10.0
+"""Beyond that, on a machine that has much to do: who has heard nothing by then hears nothing."""
+AVOIDED_S = 0.5
+"""For so long most do not ask a node that has just not answered."""
+STUBBORN = 0.1
+"""The part of the questions that does not look at that."""
+EXPECTED = (200, 403, 404, 409, 429, 503)
+
+Outcome = Literal["done", "denied", "retry", "unknown"]
+
+
+class Answer(NamedTuple):
+    """Status 0: there was none."""
+
+    status: int
+    outcome: Outcome
+    body: dict[str, Any]
+    revision: int = 0
+    staleness_ms: int = 0
+    sent_s: float = 0.0
+    ended_s: float = 0.0
+    bounded: bool = False
+    """It was asked from a copy that may be old."""
+
+    @property
+    def definite(self) -> bool:
+        return self.outcome in ("done", "denied")
+
+
+class Nodes:
+    """Where they are, which of them did not answer just now, and what became of all questions."""
+
+    def __init__(self, addresses: Sequence[Address], disturbed: Callable[[int, float], bool]) -> None:
+        """`disturbed`: whether something was done to that node's process since that moment."""
+        self.addresses = addresses
+        self._avoided_until = [0.0] * len(addresses)
+        self._in_time = RefusedInTime(TIMEOUT_MS / 1000 + GRACE_S, disturbed)
+        self.counts: Counter[str] = Counter()
+
+    def choose(self, rng: random.Random) -> int:
+        now = time.monotonic()
+        liked = [node for node, until in enumerate(self._avoided_until) if until <= now]
+        return rng.choice(liked) if liked and rng.random() >= STUBBORN else rng.randrange(len(self.addresses))
+
+    def ended(self, node: int, answer: Answer) -> None:
+        self.counts["requests"] += 1
+        self.counts[f"status {answer.status}"] += 1
+        if answer.status in (0, 503):
+            self._avoided_until[node] = answer.ended_s + AVOIDED_S
+        self._in_time.ended(node, answer.sent_s, answer.ended_s)
+
+
+class Asker:
+    """One who asks one thing at a time; `pinned`: always the same node."""
+
+    def __init__(self, nodes: Nodes, rng: random.Random, pinned: int | None = None) -> None:
+        self._nodes, self._rng, self._pinned = nodes, rng, pinned
+        self._wires: dict[int, Wire] = {}
+
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+        node = self._nodes.choose(self._rng) if self._pinned is None else self._pinned
+        path += f"{'&' if '?' in path else '?'}timeout_ms={TIMEOUT_MS}"
+        sent_s, wire = time.monotonic(), None
+        outcome: Outcome = "retry"
+        try:
+            async with asyncio.timeout(TIMEOUT_MS / 1000 + GRACE_S):
+                wire = await self._wire(node)
+                outcome = "unknown"  # from here on it may have arrived
+                answer = _read(await wire.ask(request(method, path, body)), sent_s)
+        except (OSError, TimeoutError, Unavailable):
+            answer = Answer(0, outcome, {}, sent_s=sent_s, ended_s=time.monotonic())
+            if wire is not None:
+                wire.close()
+                self._wires.pop(node, None)
+        self._nodes.ended(node, answer)
+        return answer
+
+    async def _wire(self, node: int) -> Wire:
+        wire = self._wires.get(node)
+        if wire is None or wire.closed:
+            wire = self._wires[node] = await connect(self._nodes.addresses[node])
+        return wire
+
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+
+def _read(raw: bytes, sent_s: float) -> Answer:
+    ended_s = time.monotonic()
+    status, (head, _, content) = int(raw[9:12]), raw.partition(b"\r\n\r\n")
+    body = json.loads(content)
+    if status not in EXPECTED:
+        raise Violation("answers", f"a node answered {status}: {content[:300]!r}")
+    revision, staleness_ms = _number(head, b"X-Holdfast-Revision: "), _number(head, b"X-Holdfast-Staleness-Ms: ")
+    outcome: Outcome = "done" if status == 200 else body["error"]["outcome"]
+    return Answer(status, outcome, body, revision, staleness_ms, sent_s, ended_s)
+
+
+def _number(head: bytes, name: bytes) -> int:
+    place = head.find(name)
+    return int(head[place + len(name) :].partition(b"\r\n")[0]) if place >= 0 else 0

@@ -1,0 +1,18 @@
+"""Seeds of a rolling upgrade under faults. What they find when a leader does not wait for everybody: `planted`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.batch import counts_of
+
+SEEDS = range(8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nodes_are_upgraded_one_by_one_under_faults() -> None:
+    seeds, counts = len(SEEDS), counts_of("upgrade", SEEDS)
+    assert counts["leaders"] > seeds and counts["upgrades"] >= 3 * seeds
+    assert counts["entries under an old leader"] > 20 and counts["entries under a new leader"] > 20
+    assert counts["raised under faults"] > 1 and counts["grants"] > 5 * seeds
