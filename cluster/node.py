@@ -184,7 +184,7 @@ class ClusterNode:
 
     def staleness(self) -> float:
         """Seconds: everything committed longer ago than this is applied here."""
-        return self.clock.now() - self.reads.fresh_as_of
+        return 0.0 if self.reads.current else self.clock.now() - self.reads.fresh_as_of
 
     def add_member(self, member: Member, timeout: float, done: Done) -> None:
         self.changes.add(member, timeout, contained(done, self.on_event))

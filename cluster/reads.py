@@ -65,7 +65,7 @@ class Reads:
 
     def submit(self, timeout: float, done: ReadDone) -> None:
         now = self._clock.now()
-        if self._engine.is_leader and self._lease_serves():
+        if self.current:
             # Rule 5: the lease is checked after the read arrived.
             self.fresh_as_of = now
             done(self._engine.applied_index)
@@ -74,9 +74,11 @@ class Reads:
         else:
             self._waiting.append(_Read(now, now + timeout, done))
 
-    def _lease_serves(self) -> bool:
-        if not self._guards.lease_checked_for_reads:
-            return True
+    @property
+    def current(self) -> bool:
+        """This node leads under its lease and has applied all that is committed: it has everything."""
+        if not self._engine.is_leader or not self._guards.lease_checked_for_reads:
+            return self._engine.is_leader
         return self._leadership.lease_valid() and self._engine.applied_index >= self._engine.commit_index
 
     # --- driven by the node ----------------------------------------------------------------------------------

@@ -342,10 +342,7 @@ class Service:
 
     def staleness_ms(self) -> int:
         """A leader under its lease has everything; a node that never heard of one has an age beyond any bound."""
-        node = self.host.node
-        if node.engine.is_leader and node.leadership.lease_valid():
-            return 0
-        return math.ceil(min(max(node.staleness(), 0.0), 1e9) * 1000)
+        return math.ceil(min(max(self.host.node.staleness(), 0.0), 1e9) * 1000)
 
     async def drain(self, timeout: float) -> None:
         """Before the node ends: waiting requests are answered and leave their queues, watches end."""

@@ -45,6 +45,13 @@ NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
 )  # fmt: skip
 
+_API_ABOUT = (
+    "<p>Every operation that a node serves, as data at <code>/openapi.json</code> and as a page at <code>/docs</code>. "
+    "Bodies and answers are JSON, or msgpack by Content-Type and Accept. Every operation may also be refused with 400 "
+    "(malformed; <code>details.field</code> names what), 401 and 403 where tokens are asked for, 408, 413, 415, 429 "
+    "(overloaded or over quota; see Retry-After) and 503 (no leader, or the outcome is unknown).</p>"
+)
+
 _LINKED = re.compile(r"""(?:href|src)="([^"]*)\"""")
 _NAMED = re.compile(r'id="([^"]+)"')
 
@@ -118,7 +125,7 @@ def _relink(token: Token, path: Path, names: dict[Path, str], page: Page) -> Non
 def build(target: Path) -> list[Page]:
     names = sources()
     pages = [page_of(path, names) for path in names]
-    pages.append(Page(API, "API reference", reference(all_operations())))
+    pages.append(Page(API, "API reference", f"<h1>API reference</h1>{_API_ABOUT}{reference(all_operations())}"))
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     shutil.copy(DOCS / "style.css", target / "style.css")

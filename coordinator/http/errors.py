@@ -83,6 +83,7 @@ class ApiError(Exception):
         self.outcome = outcome
         self.details = dict(details or {})
         self.beside = dict(beside or {})
+        self.more_headers: Mapping[str, str] = {}
 
     def body(self) -> dict[str, Any]:
         return self.beside | {
@@ -95,9 +96,10 @@ class ApiError(Exception):
         }
 
     def headers(self) -> dict[str, str]:
-        if self.status == 401:
-            return {"WWW-Authenticate": 'Bearer realm="holdfast"'}
-        return {"Retry-After": str(RETRY_AFTER_S)} if self.outcome == "retry" else {}
+        own = {"WWW-Authenticate": 'Bearer realm="holdfast"'} if self.status == 401 else {}
+        if self.outcome == "retry":
+            own["Retry-After"] = str(RETRY_AFTER_S)
+        return {**own, **self.more_headers}
 
 
 def bad_request(message: str, **details: Any) -> ApiError:

@@ -13,6 +13,7 @@ from aiohttp import web
 from coordinator import __version__
 from coordinator.http.bodies import JSON, MSGPACK, PACKED
 from coordinator.http.fields import Field
+from coordinator.http.needs import Place
 from coordinator.http.operations import IDEMPOTENCY, NAMESPACE, REQUEST_ID, Operation
 from coordinator.http.schemas import ERROR, Schema
 
@@ -66,17 +67,21 @@ def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation, path: str) -> dict[str, Any]:
+def _refusals(operation: Operation) -> list[int]:
     denied = () if operation.need.place == "open" else (401, 403)
+    return sorted({*_ALWAYS, *denied, *operation.denials})
+
+
+def _operation(operation: Operation, path: str) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}_{path.removeprefix('/api/v1')}").strip("_"),
         "summary": operation.about,
         "tags": [operation.tag],
         "parameters": _parameters(operation),
         "responses": {str(status): _answer(schema, status) for status, schema in operation.answers.items()}
-        | {str(status): _error(status) for status in sorted({*_ALWAYS, *denied, *operation.denials})},
+        | {str(status): _error(status) for status in _refusals(operation)},
         # Either: a node that does not ask for tokens takes requests without one.
-        "security": [{"token": []}, {}] if denied else [],
+        "security": [] if operation.need.place == "open" else [{"token": []}, {}],
     }
     body = operation.asked_in_body()
     if body is not None:
@@ -170,8 +175,45 @@ def _section(operation: Operation) -> str:
     also = f"<p>Also as <code>{PACKED}</code>.</p>" if PACKED in operation.also else ""
     return (
         f"<h3><code>{operation.method} {html.escape(path)}</code></h3><p>{html.escape(operation.about)}</p>{also}"
-        f"<table><tr><th>field</th><th>in</th><th>what</th><th></th></tr>{table}</table>{_example(operation, path)}"
+        f"<table><tr><th>field</th><th>in</th><th>what</th><th>about</th></tr>{table}</table>"
+        f"{_example(operation, path)}{_answers(operation)}"
     )
+
+
+def _answers(operation: Operation) -> str:
+    """What comes back, and what may be refused for a reason of this operation's own."""
+    told = "".join(
+        f"<pre>{status} {html.escape(_outline(schema)) if schema else _MEANINGS[status]}</pre>"
+        for status, schema in operation.answers.items()
+    )
+    refused = "; ".join(f"<b>{status}</b> {html.escape(_MEANINGS[status].rstrip('.'))}" for status in operation.denials)
+    return f"{told}<p>{f'Refused: {refused}. ' if refused else ''}{_NEEDS[operation.need.place]}.</p>".replace(
+        "RIGHT", operation.need.right
+    )
+
+
+_NEEDS: dict[Place, str] = {
+    "open": "Needs no token",
+    "anywhere": "Needs any token",
+    "cluster": "Needs the right to <b>RIGHT</b> everywhere",
+    "namespace": "Needs the right to <b>RIGHT</b> in its namespace",
+}
+
+
+def _outline(schema: Mapping[str, Any], depth: int = 0) -> str:
+    """A schema as what it describes would look: names, and what kind of value each has."""
+    if "anyOf" in schema:
+        return " or ".join(_outline(each, depth) for each in schema["anyOf"])
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    kind = schema.get("type", "any value")
+    if kind == "array":
+        return f"[{_outline(schema.get('items', {}), depth)}, …]"
+    if kind == "object" and schema.get("properties"):
+        inner = "  " * (depth + 1)
+        rows = [f"{inner}{name}: {_outline(each, depth + 1)}" for name, each in schema["properties"].items()]
+        return "{\n" + ",\n".join(rows) + "\n" + "  " * depth + "}"
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
 def _bounds(field: Field) -> str:

@@ -122,7 +122,12 @@ class Operation:
                 call.body = body.read(await read_object(request, call.body_of))
             if self.writes:
                 call.request_id = _request_id(request, call.body.get("request_id"))
-            return await (self.handler(call) if caller is None else serve(call, need, self.handler))
+            try:
+                return await (self.handler(call) if caller is None else serve(call, need, self.handler))
+            except ApiError as error:
+                # That something is not there is an answer too, and as old as any other.
+                error.more_headers = call.age
+                raise
 
         return handle
 
@@ -178,6 +183,8 @@ class Call:
         self.request_id: bytes | None = None
         self.caller: Caller | None = None
         self.need: Need | None = None
+        self.age: dict[str, str] = {}
+        """The header that says how old what was read may be; empty before anything was."""
 
     @property
     def streamed(self) -> web.Request:
@@ -256,6 +263,7 @@ class Call:
         point = await service.read(self.query["consistency"], self.query["max_staleness_ms"], self.timeout_s)
         if isinstance(point, Denied):
             raise from_outcome(point)
+        self.age = {STALENESS: str(point.staleness_ms)}
         if not service.machine.knows(namespace):
             message = f"there is no namespace {namespace}; an administrator creates one"
             raise ApiError(404, "unknown_namespace", message, details={"field": "namespace"})
@@ -270,10 +278,9 @@ class Call:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def answer(self, payload: Any, point: ReadPoint | None = None) -> web.Response:
-        headers = None if point is None else {STALENESS: str(point.staleness_ms)}
         if self.need is not None:
             payload = shown(self, self.need, payload)
-        return respond(self.request, payload, headers=headers)
+        return respond(self.request, payload, headers=None if point is None else self.age)
 
     @property
     def wants_packed(self) -> bool:

@@ -36,11 +36,11 @@ from coordinator.http.turnstile import Turnstile
 from coordinator.machine.limits import MAX_NAMESPACES
 
 _AVERAGED_S = 0.2
-_PRESSURE_UP, _PRESSURE_DOWN, _PRESSURE_EASED = 2.0, 0.2, 0.03
+_PRESSURE_UP, _PRESSURE_DOWN, _PRESSURE_EASED = 2.0, 0.2, 0.04
 """A second: while busy, while not, and while not only because somebody is refused. Half a second of overload reaches
 the most, and five let go of it once it is over."""
-_BESIEGED_S = 2.0
-"""So long after the last refusal: those that were refused are back by then."""
+_BESIEGED_PER_S = 10
+"""With fewer refusals than that, it is over."""
 
 
 class Shed(ApiError):
@@ -136,7 +136,6 @@ class Admission:
         self._owed: dict[str, float] = {}
         self._lag_s = self._crowd = 0.0
         """How late the loop comes to its work, and how many wait for their turn, on average."""
-        self._refused_at = -math.inf
         self.pressure = 0.0
         """The part of the requests of those that ask too much that is refused."""
         self._refusing = clock(), 0, 0.0
@@ -161,7 +160,6 @@ class Admission:
         if self.pressure and self._is_due(known, now, urgent):
             message = "this node is busy and your namespace asks for most of it; slow down, or ask another node"
             self._refused("overloaded")
-            self._refused_at = now
             raise Shed("overloaded", message, self._away_s(now, 1.0), {"namespace": namespace})
 
     def stranger(self) -> None:
@@ -212,7 +210,8 @@ class Admission:
             self.pressure = min(PRESSURE_MOST, self.pressure + _PRESSURE_UP * passed_s)
         elif self.pressure:
             # While somebody still has to be refused, slowly: who comes back all at once is felt by the others.
-            besieged = self._clock() - self._refused_at < _BESIEGED_S
+            since, count, before_per_s = self._refusing
+            besieged = self._clock() - since < 2 and max(count, before_per_s) >= _BESIEGED_PER_S
             self.pressure = max(0.0, self.pressure - (_PRESSURE_EASED if besieged else _PRESSURE_DOWN) * passed_s)
             if not self.pressure:
                 self._owed.clear()

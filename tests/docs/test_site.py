@@ -52,6 +52,11 @@ def test_it_needs_nothing_but_itself(site: Path) -> None:
 def test_the_reference_has_every_operation(site: Path) -> None:
     text = (site / "API.html").read_text()
     assert text.count("<h3><code>") == len(build.all_operations())
+    assert text.count("<h1>") == 1
+    # What comes back, what is refused, and what it needs.
+    acquire = text.partition("POST /api/v1/locks/acquire</code>")[2].partition("<h3>")[0]
+    assert "fencing_token: integer" in acquire and "<b>409</b> Held by another" in acquire
+    assert "the right to <b>write</b> in its namespace" in acquire
 
 
 def test_a_link_that_leads_nowhere_is_found(site: Path) -> None:

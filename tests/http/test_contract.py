@@ -380,6 +380,15 @@ def test_weaker_reads_carry_their_age() -> None:
     scenario(run)
 
 
+@pytest.mark.parametrize("path", ["/locks/k", "/leases/0000000100000000", "/sessions/0000000100000000", "/resources/r"])
+def test_that_something_is_not_there_is_as_old_as_any_answer(path: str) -> None:
+    async def run(_: LoneHost, client: Client) -> None:
+        answer = await client.get(f"{API}{path}?consistency=local")
+        assert (answer.status, answer.headers["X-Holdfast-Staleness-Ms"]) == (404, "5000")
+
+    scenario(run)
+
+
 # --- telemetry and documents ------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ AVOIDED_S = 0.5
 """For so long most do not ask a node that has just not answered."""
 STUBBORN = 0.1
 """The part of the questions that does not look at that."""
+STALENESS = b"X-Holdfast-Staleness-Ms: "
 EXPECTED = (200, 403, 404, 409, 429, 503)
 
 Outcome = Literal["done", "denied", "retry", "unknown"]
@@ -39,6 +40,8 @@ class Answer(NamedTuple):
     ended_s: float = 0.0
     bounded: bool = False
     """It was asked from a copy that may be old."""
+    aged: bool = False
+    """It says how old."""
 
     @property
     def definite(self) -> bool:
@@ -110,9 +113,10 @@ def _read(raw: bytes, sent_s: float) -> Answer:
     body = json.loads(content)
     if status not in EXPECTED:
         raise Violation("answers", f"a node answered {status}: {content[:300]!r}")
-    revision, staleness_ms = _number(head, b"X-Holdfast-Revision: "), _number(head, b"X-Holdfast-Staleness-Ms: ")
+    revision, staleness_ms = _number(head, b"X-Holdfast-Revision: "), _number(head, STALENESS)
     outcome: Outcome = "done" if status == 200 else body["error"]["outcome"]
-    return Answer(status, outcome, body, revision, staleness_ms, sent_s, ended_s)
+    aged = STALENESS in head
+    return Answer(status, outcome, body, revision, staleness_ms, sent_s, ended_s, aged=aged)
 
 
 def _number(head: bytes, name: bytes) -> int:

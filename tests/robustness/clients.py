@@ -81,6 +81,8 @@ class Client:
         answer = (await self._asker.ask("GET" if body is None else "POST", path, body))._replace(bounded=bool(bound_ms))
         if answer.staleness_ms > (bound_ms or 0):
             raise Violation("bounded_reads", f"{path} was answered from a copy that is {answer.staleness_ms} ms old")
+        if answer.definite and not answer.aged:
+            raise Violation("bounded_reads", f"{path} was answered with {answer.status}, but not how old that may be")
         return self._answered(path, answer, operations)
 
     def _answered(self, what: str, answer: Answer, operations: int) -> Answer | None:

@@ -52,7 +52,7 @@ class LoneHost(ScriptedHost):
             cluster_clock=SimpleNamespace(advance=lambda now, valid: host.now_ms),
             clock=SimpleNamespace(now=lambda: 0.0),
             proposer=SimpleNamespace(queued_commands=0),
-            staleness=lambda: host.staleness_s,
+            staleness=lambda: 0.0 if host.lease else host.staleness_s,
         )
 
     def apply(self, *commands: bytes) -> list[Any]:

@@ -46,7 +46,7 @@ function list(root, prefix, live) {
       ], locks, { empty: prefix ? "No lock that is held or waited for begins so." : "No lock is held or waited for in this namespace." }),
       next ? h("p", { class: "more" }, next) : null,
     ];
-  }, () => (many ? 0 : 5000));
+  }, () => 5000);
 }
 
 const mode = (lock) => (lock.permits > 1 ? `semaphore of ${count(lock.permits)}` : lock.mode);
