@@ -37,12 +37,19 @@ class Nodes:
         return f"http://{self.up.endpoint(node)}/api/v1{path}"
 
     async def post(self, node: int, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        async with self.session.post(self.url(node, path), json=body or {}, headers=headers) as answer:
-            return answer.status, await answer.json()
+        return await self._ask("POST", node, path, json=body or {}, headers=headers)
 
     async def get(self, node: int, path: str) -> tuple[int, Any]:
-        async with self.session.get(self.url(node, path)) as answer:
-            return answer.status, await answer.json()
+        return await self._ask("GET", node, path)
+
+    async def _ask(self, method: str, node: int, path: str, **said: Any) -> tuple[int, Any]:
+        """A node that is busy is asked again: it has done nothing."""
+        async with asyncio.timeout(GRACE_S):
+            while True:
+                async with self.session.request(method, self.url(node, path), **said) as answer:
+                    status, told = answer.status, await answer.json()
+                if status != 429 or told["error"]["code"] != "overloaded":
+                    return status, told
 
     async def insist(self, path: str, body: dict[str, Any], first: int = 0) -> tuple[int, Any]:
         """Asks one living node after the other until the outcome is known. `body` has a request id."""

@@ -5,6 +5,7 @@ Each writes the time over and over into a file of its own, so that it is known a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -16,9 +17,12 @@ NAMES = ("shell", "child", "grandchild", "own-session", "orphan")
 
 
 def live(directory: str, name: str) -> None:
-    place = os.open(f"{directory}/{name}", os.O_CREAT | os.O_WRONLY)
+    """The file has its name from the first time on that is in it."""
+    place = os.open(f"{directory}/.{name}", os.O_CREAT | os.O_WRONLY)
     while True:
         os.pwrite(place, f"{os.getpid()} {time.clock_gettime(time.CLOCK_BOOTTIME):020.6f}".encode(), 0)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{directory}/.{name}", f"{directory}/{name}")
         select.select([], [], [], 0.003)
 
 

@@ -61,7 +61,7 @@ def family(
         while [ ! -e '{directory}/go on' ]; do sleep 0.05; done"""
     words = (queue, "--concurrency", "2", "--", "sh", "-c", script)
     with working(environment, *words, told=directory / "told") as process:
-        wait_until(lambda: len(list(lives.iterdir())) == len(NAMES) and lived_until(lives), 90, "the whole family")
+        wait_until(lambda: all((lives / name).exists() for name in NAMES), 90, "the whole family")
         yield process, made["task_id"], lives
 
 

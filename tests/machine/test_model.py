@@ -133,6 +133,6 @@ class MachineAndModel(RuleBasedStateMachine):
 
 
 MachineAndModel.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachineAndModel = MachineAndModel.TestCase

@@ -15,6 +15,7 @@ import msgpack
 import pytest
 
 from coordinator.clientlimits import BODY_BYTES, BODY_DEPTH, BODY_OBJECTS, HEADER_BYTES, HEADERS, LINE_BYTES
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.limits import MAX_NAME_CHARACTERS
 from tests.security.lone_node import LoneNode, lone_node, read_all, refusal
 from tests.waiting import wait_until
@@ -212,19 +213,25 @@ def test_half_open_peers_do_not_keep_others_out(node: LoneNode) -> None:
             assert read_all(each) == b""
 
 
-def test_noise_at_both_ports_changes_nothing(node: LoneNode) -> None:
+def test_noise_at_both_ports_changes_nothing(tmp_path: Path) -> None:
+    """At a node of which nobody else has asked anything, so that nothing of theirs ends meanwhile."""
     noise = random.Random(7)
-    revision = node.ask("GET", "/api/v1/cluster")[2]["members"][0]["applied"]
-    resident = node.resident_kib()
-    for port in (node.http_port, node.peer_port):
-        for _ in range(40):
-            with node.dial(port) as connection, contextlib.suppress(ConnectionError):
-                connection.sendall(noise.randbytes(noise.randrange(1, 40_000)))
-                connection.shutdown(socket.SHUT_WR)
-                read_all(connection)
-    assert node.ask("GET", "/api/v1/cluster")[2]["members"][0]["applied"] == revision
-    assert node.resident_kib() < 2 * resident
-    assert "Traceback" not in node.log
+    with lone_node(tmp_path) as node:
+
+        def cluster() -> Any:
+            return node.ask("GET", "/api/v1/cluster")[2]
+
+        wait_until(lambda: cluster()["level"] == LEVEL, 60, "its level")
+        revision, resident = cluster()["members"][0]["applied"], node.resident_kib()
+        for port in (node.http_port, node.peer_port):
+            for _ in range(40):
+                with node.dial(port) as connection, contextlib.suppress(ConnectionError):
+                    connection.sendall(noise.randbytes(noise.randrange(1, 40_000)))
+                    connection.shutdown(socket.SHUT_WR)
+                    read_all(connection)
+        assert cluster()["members"][0]["applied"] == revision
+        assert node.resident_kib() < 2 * resident
+        assert "Traceback" not in node.log
 
 
 def test_connections_are_bounded_and_descriptors_kept_back(tmp_path: Path) -> None:
