@@ -191,9 +191,9 @@ class Run:
 
     def equal_machines(self) -> list[Any]:
         """Those of the members, once all have applied the same: they must be in the same state."""
-        present = self.progress.present()
+        present = self.progress.present  # asked each time: one that was removed may only now be gone
         self.progress.wait(
-            lambda: len({(node.engine.applied_index, node.journal.last_index) for node in present}) == 1,
+            lambda: len({(node.engine.applied_index, node.journal.last_index) for node in present()}) == 1,
             "the members do not reach the same entry",
         )
         machines = self.machines()
