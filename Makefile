@@ -11,8 +11,10 @@ SEED ?= 1
 WORKLOAD ?= all
 MINUTES ?=
 OPERATIONS ?=
+PARTS ?=
 TEST_JOBS ?= 4
 PYTEST_ARGS ?=
+UP_ARGS ?=
 BENCH_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -36,8 +38,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo "setup: done"
 
-up: $(STAMP) ## start NODES=3 real nodes here, data in ./data; Ctrl-C stops them
-	@exec $(BIN)/holdfast up --nodes $(NODES)
+up: $(STAMP) ## start NODES=3 real nodes here, data in ./data; Ctrl-C stops them; UP_ARGS="--base-port 8100"
+	@exec $(BIN)/holdfast up --nodes $(NODES) $(UP_ARGS)
 
 lint: $(STAMP) ## ruff, formatting, mypy --strict
 	@echo "lint: ruff check" && $(BIN)/ruff check --quiet .
@@ -54,14 +56,14 @@ test: lint ## everything but Docker: lint, types, tests, simulation
 sim: $(STAMP) ## one simulated run of each workload: make sim SEED=42, with WORKLOAD=locks of that one
 	@$(BIN)/python -m tests.sim --seed $(SEED) --workload $(WORKLOAD)
 
-sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow
+sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow; goes on where it was left
 	@$(BIN)/python -m tests.sim --long --workload $(WORKLOAD) $(if $(MINUTES),--minutes $(MINUTES))
 
 robustness: $(STAMP) ## real processes behind link proxies under faults, histories checked: MINUTES=10 OPERATIONS=1000000
 	@$(BIN)/python -m tests.robustness $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OPERATIONS),--operations $(OPERATIONS))
 
-proof: $(STAMP) ## all of it for MINUTES=20, written to docs/PROOF.md
-	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES))
+proof: $(STAMP) ## all of it, simulation and real clusters for MINUTES=20, written to docs/PROOF.md; PARTS="flips fuzz": only those
+	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PARTS),--parts $(PARTS))
 
 bench: $(STAMP) ## all benchmarks next to etcd, ZooKeeper and Redis: make bench BENCH_ARGS="--only locks --quick"
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -46,7 +46,7 @@ PARTS = (
     Part("failover", "20 kills of the leader; etcd", 3.5, 35),
     Part("overload", "one namespace asks for ten times what can be done; what another one notices", 1, 40),
     Part("consensus", "commits of the cluster alone by size and writers; etcd", 4, 60, always=False, plain=True),
-    Part("cycles", "garbage cycles in a million resources; networkx", 8, 90, always=False, plain=True),
+    Part("cycles", "garbage cycles in a million resources; networkx", 10, 130, always=False, plain=True),
     Part(
         "dispatch",
         "tasks put in, handed out, completed; and needless moves of policies; Redis",
@@ -86,8 +86,10 @@ def run(chosen: list[Part], options: argparse.Namespace, into: Path) -> list[str
         if not part.plain:
             command += ["--into", str(into), *(["--rounds", str(options.rounds)] if options.rounds else [])]
         if _ended(command):
-            failed.append(part.name)
-            progress(f"!!! {part.name} FAILED; the others go on")
+            progress(f"!!! {part.name} failed: once more, in case the machine was too busy for a moment")
+            if _ended(command):
+                failed.append(part.name)
+                progress(f"!!! {part.name} FAILED twice; the others go on")
     return failed
 
 

@@ -2,8 +2,13 @@
 
 Rings whose last lease is dropped: time until they are known to be garbage, and until workers have reclaimed them; what
 other clients feel meanwhile; and what the same ring costs in a graph ten times larger. Next to it the time networkx and
-a full mark from the roots need for the same answer. The load generator and the probe are two Python processes on the
-same machine. Small rings are dropped several times, one after the other: times are medians, costs means.
+a full mark from the roots need for the same answer.
+
+The two graphs are in two clusters that stand side by side, and each ring is dropped in one and then in the other: what
+else the machine does touches both. The one that is not measured has nothing to do. Before each drop the other clients
+are watched for a while without it, so what they feel idle is of the same time, too. There are several rings of each
+size: times are medians, costs means, and how the time grows is the median of the ratios within each pair. The load
+generator and the probe are two Python processes on the same machine.
 """
 
 from __future__ import annotations
@@ -24,18 +29,27 @@ from bench import charts, machine
 from bench.heap import PROVIDER, RING, Heap, Ring, rings_of
 from bench.load import Api, Progress, goal, results_directory, tell_goals
 from bench.marks import by_networkx, full_mark
-from bench.probe import Probe
+from bench.probe import Probe, Samples
 from tests.cli.processes import Up, up
 
-RINGS = {10: 6, 1_000: 3, 100_000: 1}
-QUICK_RINGS = {10: 3, 1_000: 2, 10_000: 1}
+RINGS = {10: 15, 1_000: 7, 100_000: 2}
+QUICK_RINGS = {10: 5, 1_000: 3, 10_000: 2}
 GROWTH = 10
 SEED = 7
-IDLE_S = 6.0
+IDLE_S = 1.0
+"""Before each drop."""
 POLL_S = 0.01
 WORKERS = 2
 COUNTED_CPU = 1_000
 """A smaller ring takes less CPU than the kernel's clock can tell."""
+COSTS = {
+    "visits": "visits",
+    "leader_cpu_ms": "CPU of the leader",
+    "detected_ms": "time to detection",
+    "reclaimed_ms": "time to reclaim",
+}
+"""What must not grow with the graph."""
+TIMES = {"detected_ms": "detected_s", "reclaimed_ms": "reclaimed_s"}
 CLAIMED = 250
 """Clean-ups a worker claims at once: one that has much to do asks for many."""
 
@@ -54,34 +68,97 @@ class Dropped:
     """Of the leader, the probe's questions included."""
 
 
-class Bench:
-    def __init__(self, api: Api, heap: Heap, probe: Probe) -> None:
-        self._api = api
-        self._heap = heap
-        self._probe = probe
-        self._pair_cpu_s = 0.0
-        """What the leader spends on the probe, for each of its lock pairs."""
+class Side:
+    """One of the two graphs: its cluster, the rings that come and go in it, and the clients beside them."""
+
+    def __init__(self, cluster: Up, size: int, progress: Progress) -> None:
+        self.api = Api(cluster)
+        self.size = size
+        self.heap = Heap(self.api, SEED, progress)
+        self._probe: Probe | None = None
+        self._idle = Samples()
+        self._idle_s = self._idle_cpu_s = 0.0
+        """Of the leader. All of it is for the probe, about, and so as much for each of its lock pairs."""
+        self.graph: dict[str, Any] = {"heap": size}
+
+    async def load(self) -> None:
+        self.graph["load_s"] = round(await self.heap.grow(self.size), 1)
+
+    async def settle(self) -> None:
+        """No suspect is left, and each node has put on disk what it has: nothing of that comes later."""
+        self.graph["settle_s"] = round(await self.heap.settled(), 1)
+        for node in range(len(self.api.pids)):
+            await self.api.post("/cluster/snapshot?timeout_ms=300000", node=node)
+        seen = await self.api.telemetry()
+        self.graph |= {"resources": seen["resources"], "edges": seen["edges"], "leases": seen["active_leases"]}
+        self.graph["resident_mib"] = [round(machine.resident_mib([pid])) for pid in self.api.pids]
+        self._probe = Probe(self.api.addresses[0], self.api.addresses[0])
+        await self._probe.taken(rest=True)
+
+    def close(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+        self.api.close()
+
+    async def measured(self, ring: Ring) -> tuple[Dropped, Samples]:
+        """The ring is there. What others feel before it is dropped, and what they feel then."""
+        if self._probe is None:
+            raise RuntimeError("the graph is not there yet")
+        await self._probe.taken()
+        cpu = self._cpu()
+        await asyncio.sleep(IDLE_S)
+        self._idle_cpu_s += self._cpu() - cpu
+        self._idle_s += IDLE_S
+        self._idle.add(await self._probe.taken())
+        dropped = await self.drop(ring)
+        samples = await self._probe.taken(rest=True)
+        await self.heap.settled(0)
+        return dropped, samples
+
+    def idle(self) -> dict[str, float]:
+        return {"leader_cpu_per_second": round(self._idle_cpu_s / self._idle_s, 4), **self._idle.figures()}
+
+    def row(self, dropped: list[Dropped], samples: Samples) -> dict[str, Any]:
+        """All rings of one size."""
+
+        def median(key: str) -> float:
+            return float(statistics.median(getattr(each, key) for each in dropped))
+
+        spans = [(each.at, each.at + each.reclaimed_s) for each in dropped]
+        until_reclaimed = samples.within(spans).figures()
+        for_probe_s = until_reclaimed.get("lock_pairs", 0) * self._idle_cpu_s / len(self._idle.locks)
+        cpu_s = sum(each.cpu_s for each in dropped) - for_probe_s
+        return {
+            "rings": len(dropped),
+            "detected_ms": round(median("detected_s") * 1e3, 1),
+            "reclaimed_ms": round(median("reclaimed_s") * 1e3, 1),
+            "visits": round(statistics.mean(each.visits for each in dropped)),
+            "leader_cpu_ms": round(cpu_s / len(dropped) * 1e3, 1),
+            "each": [asdict(each) for each in dropped],
+            "detecting": samples.within([(each.at, each.at + each.detected_s) for each in dropped]).figures(),
+            "until_reclaimed": until_reclaimed,
+        }
 
     async def drop(self, ring: Ring) -> Dropped:
-        before, acked, over = (await self._api.telemetry())["collector"], 0, 0.0
+        before, acked, over = (await self.api.telemetry())["collector"], 0, 0.0
 
         async def work(number: int) -> None:
             nonlocal acked, over
             body = {"provider": PROVIDER, "kinds": [RING], "worker_id": f"w{number}", "max": CLAIMED}
             while acked < ring.size:
-                claimed = await self._api.post("/reclaims/claim", {**body, "wait_ms": 200})
+                claimed = await self.api.post("/reclaims/claim", {**body, "wait_ms": 200})
                 if items := json.loads(claimed)["items"]:
                     told = [{"reclaim_id": item["reclaim_id"], "token": item["token"]} for item in items]
-                    ack = await self._api.post("/reclaims/ack", {"worker_id": f"w{number}", "items": told})
+                    ack = await self.api.post("/reclaims/ack", {"worker_id": f"w{number}", "items": told})
                     acked, over = acked + int(json.loads(ack)["acked"]), time.monotonic()
 
         cpu, began = self._cpu(), time.monotonic()
-        await self._api.post("/leases/release", {"resource_id": ring.member(0), "client_id": "bench"})
+        await self.api.post("/leases/release", {"resource_id": ring.member(0), "client_id": "bench"})
         workers = [asyncio.create_task(work(number)) for number in range(WORKERS)]
         detected = await self._condemned(before["condemned"] + ring.size)
         await asyncio.gather(*workers)
         cpu = self._cpu() - cpu
-        after = (await self._api.telemetry())["collector"]
+        after = (await self.api.telemetry())["collector"]
         visits, rounds, refused = (after[key] - before[key] for key in ("visits", "rounds", "sets_refused"))
         return Dropped(began, detected - began, over - began, visits, rounds, refused, cpu)
 
@@ -89,84 +166,57 @@ class Bench:
         """The moment at which so many resources have been found to be garbage, to a twentieth of the time it took."""
         began = time.monotonic()
         while True:
-            if (await self._api.telemetry())["collector"]["condemned"] >= count:
+            if (await self.api.telemetry())["collector"]["condemned"] >= count:
                 return time.monotonic()
             await asyncio.sleep(max(POLL_S, (time.monotonic() - began) / 20))
 
-    async def drop_all(self, rings: list[Ring]) -> dict[str, Any]:
-        """One size, one ring after the other."""
-        await self._probe.taken()
-        dropped = []
-        for ring in rings:
-            await self._heap.put_ring(ring)
-            dropped.append(await self.drop(ring))
-        samples = await self._probe.taken()
-
-        def median(key: str) -> float:
-            return float(statistics.median(getattr(each, key) for each in dropped))
-
-        spans = [(each.at, each.at + each.reclaimed_s) for each in dropped]
-        until_reclaimed = samples.within(spans).figures()
-        for_probe_s = until_reclaimed.get("lock_pairs", 0) * self._pair_cpu_s
-        return {
-            "ring": rings[0].size,
-            "rings": len(rings),
-            "detected_ms": round(median("detected_s") * 1e3, 1),
-            "reclaimed_ms": round(median("reclaimed_s") * 1e3, 1),
-            "visits": round(statistics.mean(each.visits for each in dropped)),
-            "leader_cpu_ms": round((sum(each.cpu_s for each in dropped) - for_probe_s) / len(rings) * 1e3, 1),
-            "each": [asdict(each) for each in dropped],
-            "detecting": samples.within([(each.at, each.at + each.detected_s) for each in dropped]).figures(),
-            "until_reclaimed": until_reclaimed,
-        }
-
-    async def idle(self, seconds: float) -> dict[str, float]:
-        cpu = self._cpu()
-        figures = (await self._probe.watch(seconds)).figures()
-        cpu = self._cpu() - cpu
-        self._pair_cpu_s = cpu / figures["lock_pairs"]
-        return {"leader_cpu_per_second": round(cpu / seconds, 4), **figures}
-
     def _cpu(self) -> float:
-        return machine.cpu_seconds(self._api.pids[:1])
+        return machine.cpu_seconds(self.api.pids[:1])
 
 
-async def measure(cluster: Up, small: int, sizes: dict[int, int], progress: Progress) -> dict[str, Any]:
-    api = Api(cluster)
-    heap, rings = Heap(api, SEED, progress), rings_of(sizes, small, SEED)
+async def measure(clusters: tuple[Up, Up], small: int, sizes: dict[int, int], progress: Progress) -> dict[str, Any]:
+    rings = rings_of(sizes, small, SEED)
+    sides = [Side(cluster, size, progress) for cluster, size in zip(clusters, (small, small * GROWTH), strict=True)]
+    try:
+        for side in sides:
+            progress(f"loading: {side.size:,} resources, {3 * side.size:,} edges")
+            await side.load()
+        progress("settling: the collector looks at all that was new")
+        await asyncio.gather(*(side.settle() for side in sides))
+        rows = [await drop_all(sides, same, progress) for same in rings.values()]
+    finally:
+        for side in sides:
+            side.close()
+    for number, side in enumerate(sides):
+        side.graph |= {"idle": side.idle(), "rows": [row[number] for row in rows]}
+        progress(_line(f"{side.size:,}: idle", side.graph["idle"]))
     every = [ring for same in rings.values() for ring in same]
-    result: dict[str, Any] = {"graphs": []}
-    graphs = []
-    for size in (small, small * GROWTH):
-        progress(f"loading: {size:,} resources, {3 * size:,} edges")
-        loading = await heap.grow(size)
-        settling = await heap.settled()
-        seen = await api.telemetry()
-        graph: dict[str, Any] = {
-            "resources": seen["resources"],
-            "edges": seen["edges"],
-            "leases": seen["active_leases"],
-        }
-        graph |= {"heap": size, "load_s": round(loading, 1), "settle_s": round(settling, 1)}
-        graph["resident_mib"] = [round(machine.resident_mib([pid])) for pid in api.pids]
-        probe = Probe(api.addresses[0], api.addresses[0])
-        try:
-            bench = Bench(api, heap, probe)
-            graph["idle"] = await bench.idle(IDLE_S)
-            progress(_line(f"{size:,}: idle", graph["idle"]))
-            graph["rows"] = []
-            for same in rings.values():
-                row = await bench.drop_all(same)
-                graph["rows"].append(row)
-                progress(_row_line(size, row))
-        finally:
-            probe.close()
-        result["graphs"].append(graph)
-        graphs.append((size, *heap.edges()))
-    result["leader_changes_while_loading"] = api.leader_changes
-    api.close()
-    result["offline"] = [(graph, every) for graph in graphs]
-    return result
+    return {
+        "graphs": [side.graph for side in sides],
+        "leader_changes_while_loading": sum(side.api.leader_changes for side in sides),
+        "offline": [((side.size, *side.heap.edges()), every) for side in sides],
+    }
+
+
+async def drop_all(sides: list[Side], rings: list[Ring], progress: Progress) -> list[dict[str, Any]]:
+    """One size, one ring after the other, in both graphs; which is the first changes each time. A row a graph."""
+    progress(f"rings of {rings[0].size:,}: {len(rings)}")
+    dropped: dict[int, list[Dropped]] = {side.size: [] for side in sides}
+    felt = {side.size: Samples() for side in sides}
+    for number, ring in enumerate(rings):
+        await asyncio.gather(*(side.heap.put_ring(ring) for side in sides))
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            each, samples = await side.measured(ring)
+            dropped[side.size].append(each)
+            felt[side.size].add(samples)
+            times = f"detected {each.detected_s * 1e3:,.0f} ms, reclaimed {each.reclaimed_s * 1e3:,.0f} ms"
+            progress(f"  {number + 1} of {len(rings)} in {side.size:,}: {times}")
+    rows = []
+    for side in sides:
+        row = {"ring": rings[0].size, **side.row(dropped[side.size], felt[side.size])}
+        progress(_row_line(side.size, row))
+        rows.append(row)
+    return rows
 
 
 def offline(graphs: list[Any], progress: Progress) -> list[dict[str, Any]]:
@@ -211,12 +261,20 @@ def goals(graphs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             found.append(goal(text, meanwhile, 2))
     small, large = graphs
     for one, other in zip(small["rows"], large["rows"], strict=True):
-        for key, name in (("visits", "visits"), ("leader_cpu_ms", "CPU of the leader"), ("reclaimed_ms", "time")):
+        for key, name in COSTS.items():
             if key == "leader_cpu_ms" and one["ring"] < COUNTED_CPU:
                 continue
             text = f"ring of {one['ring']:,}: {name} in the {GROWTH}x larger graph / in the small one"
-            found.append(goal(text, other[key] / max(one[key], 1e-9), 1.5))
+            found.append(goal(text, _grown(one, other, key), 1.5))
     return found
+
+
+def _grown(one: dict[str, Any], other: dict[str, Any], key: str) -> float:
+    """Times are compared ring by ring, as they were dropped one right after the other: the median of the ratios."""
+    if key not in TIMES:
+        return float(other[key] / max(one[key], 1e-9))
+    pairs = zip(one["each"], other["each"], strict=True)
+    return float(statistics.median(large[TIMES[key]] / small[TIMES[key]] for small, large in pairs))
 
 
 def write(result: dict[str, Any], into: Path) -> None:
@@ -254,8 +312,12 @@ def main() -> None:
         print(line, flush=True)
 
     described, began = machine.describe(), time.monotonic()
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory, up(Path(directory) / "data") as cluster:
-        result = uvloop.run(measure(cluster, small, sizes, progress))
+    with (
+        tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
+        up(Path(directory) / "small") as one,
+        up(Path(directory) / "large") as other,
+    ):
+        result = uvloop.run(measure((one, other), small, sizes, progress))
     result = {"machine": described, **result, "offline": offline(result["offline"], progress)}
     result["goals"] = goals(result["graphs"])
     result["machine"]["seconds"] = round(time.monotonic() - began)

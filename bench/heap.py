@@ -65,7 +65,7 @@ class Heap:
         return np.concatenate(self._sources), np.concatenate(self._targets)
 
     async def grow(self, size: int) -> float:
-        """Seconds it took, until the collector has seen that all of it is alive."""
+        """Seconds it took."""
         began = time.monotonic()
         if not self.size:
             await self._put(["h0"], pinned=True)
@@ -97,10 +97,13 @@ class Heap:
 
     async def settled(self, buffer_ms: int = BUFFER_MS) -> float:
         """Waits until every buffer is over and no resource is a suspect; seconds it took."""
-        began = time.monotonic()
+        began = told = time.monotonic()
         await asyncio.sleep(buffer_ms / 1000)
         quiet, seen = 0, await self._api.telemetry()
         while quiet < 4:
+            if time.monotonic() - told > 5:
+                told = time.monotonic()
+                self._progress(f"  {seen['suspects']:>9,} suspects are still to be looked at, {told - began:.0f} s")
             await asyncio.sleep(0.1)
             seen = await self._api.telemetry()
             quiet = 0 if seen["suspects"] or seen["sweep_backlog"] else quiet + 1

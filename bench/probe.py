@@ -1,5 +1,7 @@
 """What other clients feel meanwhile: a process of its own that asks for /healthz and for locks over and over.
 
+It can rest in between, and then asks for nothing: where several are measured in turn, the others do not notice.
+
 The longest answer to /healthz is the longest stall of that node's event loop. How late the probe itself woke up is told
 with it: on a busy machine that much of a stall may be the scheduler's.
 """
@@ -19,7 +21,7 @@ import uvloop
 
 from bench import machine
 from bench.load import latency
-from bench.wire import Address, connect, content_of, request
+from bench.wire import Address, Wire, connect, content_of, request
 
 HEALTH_S = 0.004
 LOCK_CLIENTS = 2
@@ -36,6 +38,11 @@ class Samples:
     locks: list[Sample] = field(default_factory=list)
     """Acquire and release together."""
     late: list[Sample] = field(default_factory=list)
+
+    def add(self, more: Samples) -> None:
+        self.health += more.health
+        self.locks += more.locks
+        self.late += more.late
 
     def within(self, spans: list[tuple[float, float]]) -> Samples:
         """What was under way at some moment of one of the spans."""
@@ -68,9 +75,9 @@ class Probe:
         self._process.start()
         self._pipe.recv()
 
-    async def taken(self) -> Samples:
-        """Since the last call."""
-        self._pipe.send(None)
+    async def taken(self, *, rest: bool = False) -> Samples:
+        """Since the last call, which wakes it if it rests. With `rest` it asks for nothing until the next one."""
+        self._pipe.send(rest)
         samples: Samples = await asyncio.to_thread(self._pipe.recv)
         return samples
 
@@ -85,49 +92,67 @@ class Probe:
 
 
 def _main(pipe: Connection, health: Address, locks: Address) -> None:
-    uvloop.run(_run(pipe, health, locks))
+    uvloop.run(_Asking(pipe, health, locks).run())
 
 
-async def _run(pipe: Connection, health: Address, locks: Address) -> None:
-    samples = Samples()
+class _Asking:
+    """In the process of its own."""
 
-    def hand_over() -> None:
-        nonlocal samples
-        os.set_blocking(pipe.fileno(), True)  # as uvloop watches it, it is not
+    def __init__(self, pipe: Connection, health: Address, locks: Address) -> None:
+        self._pipe, self._health, self._locks = pipe, health, locks
+        self._samples = Samples()
+        self._awake = asyncio.Event()
+        self._awake.set()
+
+    async def run(self) -> None:
+        clients = [self._breathe(), *(self._lock(number) for number in range(LOCK_CLIENTS))]
+        tasks = [asyncio.create_task(client) for client in clients]
+        await asyncio.sleep(WARM_S)
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hand_over)
+        self._samples = Samples()
+        self._pipe.send(None)
+        await asyncio.gather(*tasks)
+
+    def _hand_over(self) -> None:
+        os.set_blocking(self._pipe.fileno(), True)  # as uvloop watches it, it is not
         try:
-            pipe.recv()
+            rest = self._pipe.recv()
         except EOFError:  # whoever asked is gone
             sys.exit()
-        done, samples = samples, Samples()
-        pipe.send(done)
+        if rest:
+            self._awake.clear()
+        else:
+            self._awake.set()
+        done, self._samples = self._samples, Samples()
+        self._pipe.send(done)
 
-    async def breathe() -> None:
-        wire, made = await connect(health), request("GET", "/healthz")
-        while True:
+    async def _breathe(self) -> None:
+        wire, made = await connect(self._health), request("GET", "/healthz")
+        while await self._awake.wait():
+            wire = await _opened(wire, self._health)
             began = time.monotonic()
             content_of(await wire.ask(made), "/healthz")
             over = time.monotonic()
-            samples.health.append((over, over - began))
+            self._samples.health.append((over, over - began))
             await asyncio.sleep(HEALTH_S)
             woke = time.monotonic()
-            samples.late.append((woke, woke - over - HEALTH_S))
+            self._samples.late.append((woke, woke - over - HEALTH_S))
 
-    async def lock(number: int) -> None:
-        wire = await connect(locks)
-        key = {"lock_key": f"probe-{health[1]}-{number}", "client_id": f"probe-{number}"}
+    async def _lock(self, number: int) -> None:
+        wire = await connect(self._locks)
+        key = {"lock_key": f"probe-{self._health[1]}-{number}", "client_id": f"probe-{number}"}
         acquire = request("POST", "/api/v1/locks/acquire", {**key, "lease_time_ms": 60_000})
-        while True:
+        while await self._awake.wait():
+            wire = await _opened(wire, self._locks)
             began = time.monotonic()
             granted = json.loads(content_of(await wire.ask(acquire), "acquire"))
             body = {**key, "fencing_token": granted["fencing_token"]}
             content_of(await wire.ask(request("POST", "/api/v1/locks/release", body)), "release")
             over = time.monotonic()
-            samples.locks.append((over, over - began))
+            self._samples.locks.append((over, over - began))
             await asyncio.sleep(LOCK_PAUSE_S)
 
-    tasks = [asyncio.create_task(breathe()), *(asyncio.create_task(lock(number)) for number in range(LOCK_CLIENTS))]
-    await asyncio.sleep(WARM_S)
-    asyncio.get_running_loop().add_reader(pipe.fileno(), hand_over)
-    samples = Samples()
-    pipe.send(None)
-    await asyncio.gather(*tasks)
+
+async def _opened(wire: Wire, address: Address) -> Wire:
+    """While the probe rests, the server may close what is idle."""
+    return await connect(address) if wire.closed else wire

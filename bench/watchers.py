@@ -56,7 +56,7 @@ class Watcher(asyncio.Protocol):
             self.seen += found
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.lost += 1
+        self._crowd.left()
 
 
 class Crowd:
@@ -90,18 +90,30 @@ class Crowd:
         if self._events >= len(self._sent) * len(self._watchers):
             self._all.set()
 
+    def left(self) -> None:
+        """One was cut off: nobody waits for what it would have seen."""
+        self.lost += 1
+        self._all.set()
+
     async def told(self, writes: Callable[[], Awaitable[None]], events: int) -> None:
         """One write that causes so many events for each watcher."""
-        self._all.clear()
+        if not self.lost:
+            self._all.clear()
         self._sent += [time.perf_counter()] * events
         await writes()
 
     async def delivered(self) -> list[float]:
         """Waits for all; their lags, sorted."""
-        async with asyncio.timeout(DELIVERED_S):
-            await self._all.wait()
+        try:
+            async with asyncio.timeout(DELIVERED_S):
+                await self._all.wait()
+        except TimeoutError:
+            missing = [len(self._sent) - watcher.seen for watcher in self._watchers]
+            short = sum(map(bool, missing))
+            message = f"{short} of {len(missing)} watchers wait for {sum(missing)} of {len(self._sent)} events each"
+            raise RuntimeError(f"{message}, the most for {max(missing)}") from None
         if self.lost:
-            raise RuntimeError(f"{self.lost} watchers were cut off")
+            raise RuntimeError(f"{self.lost} of {len(self._watchers)} watchers were cut off")
         lags, self._lags = sorted(self._lags), []
         return lags
 

@@ -16,6 +16,9 @@ from cluster.membership import Membership
 from cluster.options import Timing
 from cluster.ports import Clock, Message, Random
 
+_SILENT = 3
+"""Times the longest wait before an election."""
+
 
 class Elections:
     def __init__(
@@ -40,6 +43,7 @@ class Elections:
         self._send = send
         self._withhold_until = clock.now() + timing.election_min if guards.restart_wait else 0.0
         self._promise: tuple[str, int] | None = None
+        self._heard_at = clock.now()
         self._round_term = 0
         self._granted: set[str] = set()
         self._transfer: tuple[str, int] | None = None
@@ -74,8 +78,17 @@ class Elections:
     def heard_leader(self, peer: str, term: int) -> None:
         """An append was accepted: no vote for anybody else for Δ from now (rule 1)."""
         self._promise = (peer, term)
+        self._heard_at = self._clock.now()
         if self._guards.vote_withholding:
             self._withhold_until = max(self._withhold_until, self._clock.now() + self._timing.election_min)
+
+    @property
+    def silent(self) -> bool:
+        """Its leader was not heard for so long that another should have been elected: too few are there to do it.
+
+        The library forgets a leader when it begins an election, which a node without a majority never does (pre-vote).
+        """
+        return not self._engine.is_leader and self._clock.now() > self._heard_at + _SILENT * self._timing.election_max
 
     @property
     def withholding(self) -> bool:

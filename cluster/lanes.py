@@ -23,6 +23,8 @@ SHARED = 4
 """An entry costs so many times less while several lanes are in use: nobody waits long for the others' part of it."""
 SHARED_FOR = 256
 """So many turns of one lane after the last one of another, it counts as alone."""
+MUCH_COMMANDS, MUCH_BYTES = 32, 32 * KIB
+"""With so many commands or bytes, an entry costs little more than what is in it."""
 REST = 2
 """So many times as long as its last entry took, background work pauses."""
 
@@ -99,6 +101,10 @@ class Lanes(Generic[T]):
         """What the next entry may cost."""
         whole = self._limits.entry_cost
         return whole if self._alone_for >= SHARED_FOR else max(1, whole // SHARED)
+
+    @property
+    def has_much(self) -> bool:
+        return self.commands >= MUCH_COMMANDS or self._size >= MUCH_BYTES
 
     # --- in -------------------------------------------------------------------------------------------------
 

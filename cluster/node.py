@@ -126,7 +126,7 @@ class ClusterNode:
         self.changes = Changes(
             self.engine, self.membership, self.leadership, self.proposer, timing=timing, send=send, **common
         )
-        self._notice = CommitNotice(self.engine, clock=self.clock, scheduler=self._scheduler, kick=self.kick)
+        self.notice = CommitNotice(self.engine, clock=self.clock, scheduler=self._scheduler, kick=self.kick)
         self.board = StatusBoard(self)
         self.inbox = Inbox(self)
 
@@ -179,7 +179,7 @@ class ClusterNode:
             done(Denied("stopping", "this node is stopping: ask another"))
             return
         self.reads.submit(timeout, contained(done, self.on_event))
-        if self.reads.pending:
+        if self.reads.pending and not (self.reads.ask() and self.outbox.send_between()):
             self.kick()
 
     def staleness(self) -> float:
@@ -211,9 +211,10 @@ class ClusterNode:
     # --- the transport calls these ---------------------------------------------------------------------------
 
     def on_message(self, peer: str, message: Message) -> None:
-        self.inbox.add(peer, message)
-        if self.inbox.is_awaited(message):
-            self.kick()
+        if not self.inbox.answer_at_once(peer, message):
+            self.inbox.add(peer, message)
+            if self.inbox.is_awaited(message):
+                self.kick()
 
     def on_connected(self, peer: str) -> None:
         """The engine hears of the link once the peer has shown itself; each side says who it is at once."""
@@ -239,7 +240,7 @@ class ClusterNode:
             return False
         sent = self.outbox.add(peer, filtered)
         if "commit_index" in filtered:
-            self._notice.told = filtered["commit_index"]
+            self.notice.told = filtered["commit_index"]
         if self.guards.pacing and (self.outbox.is_full(peer) or ends_sending(filtered)):
             self.engine.pace(peer)
         return sent
@@ -338,13 +339,10 @@ class ClusterNode:
         self.compaction.settle(self.clock.now())
         self.reads.pump()
         if self.engine.is_leader and self.engine.commit_index > committed:
-            self._announce_commit()
-
-    def _announce_commit(self) -> None:
-        if self.proposer.queued_commands:
+            self.notice.committed()
+        if self.proposer.queued_commands and self.engine.applied_index > applied:
+            # It may have waited for that; and what is applied in pieces was committed in an earlier step.
             self.kick()
-        else:
-            self._notice.committed()
 
     def _look_around(self) -> None:
         """After the step: tell of changes, and do what need not be done each time."""

@@ -28,6 +28,13 @@ class CommitNotice:
         if not self._waiting:
             self._wait(NOTICE_S)
 
+    def hasten(self) -> bool:
+        """Whether the followers are to hear of commits with the next step: one of them has been asked to read."""
+        if not self._engine.is_leader or self.told >= self._engine.commit_index:
+            return False
+        self._engine.hurry()
+        return True
+
     def _wait(self, seconds: float) -> None:
         self._waiting = True
         self._scheduler.call_later(seconds, self._look)

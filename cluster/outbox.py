@@ -52,6 +52,13 @@ class Outbox:
             else:
                 self._transport.send(peer, message)
 
+    def send_between(self) -> bool:
+        """The same between two steps; False if it must wait for the next one, as a new term is not durable yet."""
+        if self._journal.hard_dirty:
+            return False
+        self.send_ahead()
+        return True
+
     def flush(self) -> None:
         """The same, then make the journal durable and write the rest."""
         self.send_ahead()

@@ -30,7 +30,8 @@ PAYLOAD_KIND = b"b"
 COMMAND_KINDS = (PAYLOAD_KIND, LEVEL_KIND)
 """What has commands for the machine in it."""
 MAX_IN_FLIGHT = 2
-"""Entries of this leader on their way at once: one travels while the next one gathers."""
+"""Entries of this leader on their way at once: one travels while the next one gathers. The second leaves before the
+first has arrived only with much in it (`Lanes.has_much`): an entry costs all nodes something, whatever is in it."""
 MAX_FORWARDS = 4
 """Parts of one lane on their way to the leader at once."""
 
@@ -199,8 +200,12 @@ class Proposer:
         applied = self._engine.applied_index
         while self._own_entries and self._own_entries[0] <= applied:
             self._own_entries.popleft()
-        while len(self._own_entries) < MAX_IN_FLIGHT and self._append_one():
+        while self._may_append() and self._append_one():
             pass
+
+    def _may_append(self) -> bool:
+        on_their_way = len(self._own_entries)
+        return not on_their_way or (on_their_way < MAX_IN_FLIGHT and self._lanes.has_much)
 
     def _append_one(self) -> bool:
         batch = self._next_batch()

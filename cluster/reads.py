@@ -86,13 +86,14 @@ class Reads:
     def pump(self) -> None:
         self._confirm()
         if self._waiting:
-            self._ask()
+            self.ask()
         self._settle()
 
-    def _ask(self) -> None:
+    def ask(self) -> bool:
+        """Whether the leader is being asked for what waits here, or will be when it has answered the last request."""
         now = self._clock.now()
         if now < self._ask_not_before:
-            return
+            return True
         leader = self._engine.leader
         if self._engine.is_leader and self._leadership.ready:
             reads, self._waiting = self._waiting, []
@@ -103,6 +104,8 @@ class Reads:
                 self._asked[self._nonce], self._waiting = self._waiting, []
                 # Reads that come while this one is on its way share the next request.
                 self._ask_not_before = now + self._retry_after
+                return True
+        return False
 
     def _note(self, answer: Callable[[int | None], None]) -> None:
         engine = self._engine
@@ -131,21 +134,28 @@ class Reads:
             self._applying += [(index, read) for read in reads]
 
     def _settle(self) -> None:
-        """Serve what is applied far enough, end what is late."""
+        """Serve what is applied far enough, end what is late. Whoever is told may ask again at once, so first of all
+        nothing here counts on them any more."""
         now, applied = self._clock.now(), self._engine.applied_index
-        still: list[tuple[int, _Read]] = []
-        for index, read in self._applying:
+        noted = self._applying
+        self._applying = [held for held in noted if held[0] > applied and not _late(held[1], now)]
+        late = [read for index, read in noted if index > applied and _late(read, now)]
+        late += [read for reads in (self._waiting, *self._asked.values()) for read in reads if _late(read, now)]
+        if late:
+            self._waiting = [read for read in self._waiting if not _late(read, now)]
+            asked = {nonce: [read for read in reads if not _late(read, now)] for nonce, reads in self._asked.items()}
+            self._asked = {nonce: reads for nonce, reads in asked.items() if reads}
+        for index, read in noted:
             if index <= applied:
                 self.fresh_as_of = max(self.fresh_as_of, read.asked_at)
                 read.done(applied)
-            else:
-                still.append((index, read))
-        self._applying = [held for held in still if not _late(held[1], now)]
-        self._waiting = [read for read in self._waiting if not _late(read, now)]
-        for nonce in list(self._asked):
-            self._asked[nonce] = [read for read in self._asked[nonce] if not _late(read, now)]
-            if not self._asked[nonce]:
-                del self._asked[nonce]
+        for read in late:
+            read.done(Denied("no_leader", "no leader confirmed the read in time: try again"))
+
+    @property
+    def confirming(self) -> bool:
+        """A quorum must answer this leader before it may answer."""
+        return bool(self._confirming)
 
     @property
     def pending(self) -> bool:
@@ -182,13 +192,12 @@ class Reads:
 
     def close(self) -> None:
         self.leader_changed()
+        for noted in self._confirming:
+            noted.answer(None)
         for read in self._waiting + [read for _, read in self._applying]:
             read.done(Denied("stopping", "this node is stopping: ask another"))
         self._waiting, self._applying, self._confirming = [], [], []
 
 
 def _late(read: _Read, now: float) -> bool:
-    if read.deadline > now:
-        return False
-    read.done(Denied("no_leader", "no leader confirmed the read in time: try again"))
-    return True
+    return read.deadline <= now

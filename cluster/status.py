@@ -138,22 +138,26 @@ class StatusBoard:
             FIELD: told(node.levels),
         }
 
+    def _leader(self) -> str | None:
+        """Nobody, once it is silent: who looks here wants to know whether anybody leads."""
+        return None if self._node.elections.silent else self._node.engine.leader
+
     def status(self) -> Status:
         node = self._node
-        engine, me = node.engine, node.options.node_id
+        engine, leader, me = node.engine, self._leader(), node.options.node_id
         members = []
         for member in node.membership.members:
             report = self._reports.get(member.id)
             if member.id == me:
                 report = PeerReport.of(self._own_report(), node.clock.now())
-            role = "leader" if member.id == engine.leader else "follower" if member.voter else "learner"
+            role = "leader" if member.id == leader else "follower" if member.voter else "learner"
             seen = (None,) * 4 if report is None else (report.pid, report.term, report.applied, report.known_level)
             members.append(MemberStatus(member.id, role, member.http, member.peer, *seen))
         ready, reason = self._readiness()
         return Status(
             node_id=me,
             cluster_id=node.options.cluster_id,
-            leader=engine.leader,
+            leader=leader,
             term=engine.term,
             commit=engine.commit_index,
             applied=engine.applied_index,
@@ -186,13 +190,13 @@ class StatusBoard:
             if node.membership.index == 0 and not node.membership.members:
                 return False, "waiting for a leader to add this node: holdfast member add"
             return False, "this node was removed from the cluster"
-        if node.engine.leader is None and node.elections.unheard:
+        if self._leader() is None and node.elections.unheard:
             missing = ", ".join(sorted(node.elections.unheard))
             return False, (
                 f"this data directory is new: the first start needs every member, and {missing} is missing or is not "
                 "new. If this node lost its directory, replace it: holdfast member replace"
             )
-        if node.engine.leader is None:
+        if self._leader() is None:
             return False, "no leader is known: an election is under way, or a quorum is missing"
         if node.engine.is_leader and not node.leadership.ready:
             return False, "elected, but the first entry of the term is not committed yet"

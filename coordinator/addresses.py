@@ -38,3 +38,11 @@ def is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def place_of(address: str) -> str:
+    """Where an IP address is: whoever has one IPv6 address has the 2^64 around it."""
+    known = ipaddress.ip_address(address.partition("%")[0])
+    if known.version == 6 and known.ipv4_mapped is None:
+        return str(ipaddress.ip_network((known, 64), strict=False))
+    return str(known)

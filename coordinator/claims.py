@@ -102,14 +102,18 @@ async def got(
 ) -> Outcome:
     """At once or, while there is nothing, within `wait_ms`; whatever happens, `timeout` seconds later it ends.
 
-    Each try has an id of its own, made from the request's: a repeated request gets what any of its tries got.
+    Each try has an id of its own, made from the request's: a repeated request gets what any of its tries got. That one
+    of them got nothing, though, may be long ago, and what came since was news to nobody here.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_ms / 1000
     tries = 0
     with service.hub.news(namespace, wanted.topics) as news:
         outcome = await _try_once(service, namespace, wanted, request_id, timeout)
+        is_recalled = request_id is not None  # perhaps: the log alone knows whether it has it from before
         while _is_empty(wanted, outcome):
+            if is_recalled:
+                news.set()
             own_id = None if request_id is None else _id_of_try(request_id, tries + 1)
             if not await _may_try(service, namespace, wanted, own_id, news, until):
                 break
@@ -119,7 +123,8 @@ async def got(
             except TimeoutError:
                 return Denied("no_leader", "nothing was claimed, for want of a leader to ask in time: try again")
             try:
-                if _worth_a_try(service, namespace, wanted, own_id):
+                is_recalled = own_id is not None and service.machine.outcome(namespace, own_id) is not None
+                if is_recalled or wanted.is_there(service, namespace):
                     tries += 1
                     left_s = max(0.001, min(timeout, until + timeout - loop.time()))
                     outcome = await _try_once(service, namespace, wanted, own_id, left_s)

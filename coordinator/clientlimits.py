@@ -43,6 +43,13 @@ BODIES_BYTES = 256 << 20
 """Of all requests under way together."""
 BODIES_BYTES_PER_NAMESPACE = 192 << 20
 """So that others can send too, however slowly one sends."""
+EARLY_BYTES = 64 << 20
+"""Of what clients send while their last request is still being answered; if it is more, those that have most of it are
+cut off."""
+EARLY_REQUEST_BYTES = 4 << 10
+"""What each request among it counts for on top: it is made of more than its bytes."""
+UNTAKEN_BYTES = 256 << 20
+"""Of answers that wait for their clients to take them; if it is more, those that have most of it are cut off."""
 WATCHES = 4_096
 """Streams of events that are open."""
 WATCHES_PER_NAMESPACE = 3_072
@@ -54,23 +61,46 @@ BACKLOG = 1_024
 SHORTAGE_PAUSE_S = 0.1
 """Between two tries to accept when the process has no descriptors left."""
 
+# --- gRPC ---------------------------------------------------------------------------------------------------------
+
+MESSAGE_BYTES_MAX = 16 << 10
+"""The longest names come to 2 KB."""
+MESSAGE_S = 30.0
+"""A call that has begun and sends no message for so long is ended."""
+CALLS_MAX = 10_000
+"""Under way at once, streams included; more get RESOURCE_EXHAUSTED."""
+CALLS_PER_NAMESPACE = 7_500
+"""So that others can call too, however long the calls of one take."""
+
 # --- sharing a busy node ------------------------------------------------------------------------------------------
 
 TURN_REQUESTS = 8
 """Of one namespace begin in one turn of the event loop; a crowd waits for the next turns, others pass it."""
+IN_WORK = 64
+"""Of one namespace while others are here as well: what it asks beyond that waits for its turn, before the log."""
+CROWD_MOST = 256
+"""Of one namespace while others are here as well: more may not wait for a turn, whoever it is that asks too much."""
+SHARED_S = 1.0
+"""So long after the last turn of another, a namespace has the node for itself."""
 TICK_S = 0.02
 """How often it is looked at whether the node is busy."""
 BUSY_LAG_S = 0.01
 """A node whose loop comes to its work so much too late, on average, is busy."""
 BUSY_CROWD = 4 * TURN_REQUESTS
-"""So is one at which as many requests wait for their turn, on average."""
+"""So is one at which as many requests wait for their turn, on average. Who has more here than these, and more than an
+equal part of all that are here, is the one that asks too much."""
 BUSY_COMMANDS = 2_000
 """So is one that has as many commands waiting to be committed."""
 SHARE_S = 10.0
-"""Over which time it is counted who asks how much: as long as a client may be told to stay away."""
+"""Over which time it is counted who asks how much, if nobody has a crowd here: as long as a client may be told to
+stay away."""
+MOMENT_S = 0.25
+"""And over which it must be so as well: who goes on quietly is not taken for one that has just begun."""
+SHARERS = 8_192
+"""Namespaces, and tokens and addresses that ask for what belongs to none, that are told apart in that count."""
 SHARE_BYTES = 4_096
 """A body counts as one more request for each of these."""
-MODEST_REQUESTS = 500
+MODEST_REQUESTS = 2_000
 """A namespace with fewer requests than these in that time is never the one that asks too much."""
 PRESSURE_MOST = 0.98
 """Of the requests of those that ask too much, at most this part is refused: what they do stays visible to them."""

@@ -41,7 +41,10 @@ class EndpointError(Exception):
 
 
 class NoAnswer(EndpointError):
-    """Nothing is there, or it did not answer in time."""
+    """Nothing is there, or it did not answer in time. `outcome`: `unknown` of a change that may have been heard."""
+
+    def __init__(self, message: str, *, outcome: str = "retry") -> None:
+        super().__init__(message, outcome=outcome)
 
 
 def call(
@@ -58,8 +61,8 @@ def call(
     with _asked(node, request, timeout_s) as answer:
         try:
             return json.load(answer)
-        except (OSError, ValueError) as error:
-            raise _no_answer(node, error) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise _no_answer(node, request, error) from None
 
 
 def _endpoint(endpoint: str | Endpoint) -> Endpoint:
@@ -76,11 +79,11 @@ def _asked(endpoint: Endpoint, request: urllib.request.Request, timeout_s: float
         return answer
     except urllib.error.HTTPError as error:
         raise _refusal(error) from None
-    except (OSError, ValueError) as error:
-        raise _no_answer(endpoint, error) from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _no_answer(endpoint, request, error) from None
 
 
-def _no_answer(endpoint: Endpoint, error: Exception) -> NoAnswer:
+def _no_answer(endpoint: Endpoint, request: urllib.request.Request, error: Exception) -> NoAnswer:
     reason = getattr(error, "reason", error)
     advice = "is a node running there?"
     if isinstance(reason, ssl.SSLCertVerificationError):
@@ -89,7 +92,18 @@ def _no_answer(endpoint: Endpoint, error: Exception) -> NoAnswer:
         advice = "does it serve TLS there, and does it want a certificate (--cert, --cert-key)?"
     elif endpoint.base.startswith("http://") and isinstance(error, http.client.BadStatusLine | ConnectionResetError):
         advice = "is a node running there, and does it serve TLS (https://, --ca)?"
-    return NoAnswer(f"no answer from {endpoint.base}: {reason}; {advice}")
+    told = f"no answer from {endpoint.base}: {_one_line(reason)}; {advice}"
+    # What could not be connected to, or be sent, is wrapped by the library; what comes later is not.
+    unsent = isinstance(error, urllib.error.URLError | http.client.InvalidURL)
+    if request.get_method() == "GET" or unsent:
+        return NoAnswer(told)
+    return NoAnswer(f"{told} {_SO['unknown']}", outcome="unknown")
+
+
+def _one_line(reason: object) -> str:
+    """A library may quote what came from there, which may be anything."""
+    said = str(reason) or type(reason).__name__
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
 
 
 @contextlib.contextmanager

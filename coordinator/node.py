@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from coordinator.http.server import HttpServer
 from coordinator.http.tls import NodeTls
 from coordinator.levels import Levels
 from coordinator.machine.machine import Machine
+from coordinator.pauses import Pauses
 from coordinator.renewal import Load, Renewal, peer_tls
 from coordinator.service import Replica, Service
 from coordinator.sweeper import Sweeper
@@ -118,9 +118,8 @@ async def _all_listen(servers: list[_Server]) -> bool:
 
 
 async def _run_cluster(host: Host, replica: Replica, view: NodeView, stop: asyncio.Event) -> None:
-    # What is there now stays: Python's collector need not walk it again, a stall of tens of milliseconds each time.
-    gc.collect()
-    gc.freeze()
+    pauses = Pauses()
+    pauses.start()
     await host.start()
     service = Service(host, replica)
     loops = Sweeper(service), Collector(service), Auditor(service), Levels(service)
@@ -131,6 +130,7 @@ async def _run_cluster(host: Host, replica: Replica, view: NodeView, stop: async
     view.mark_stopping()
     for loop in loops:
         await loop.stop()
+    await pauses.stop()
 
 
 async def _unless_stopped(opening: Coroutine[Any, Any, Host], stop: asyncio.Event) -> Host | None:

@@ -51,7 +51,7 @@ CLAIMS_AT_ONCE = 16
 SEARCHES_AT_ONCE = 2
 BACKUPS_AT_ONCE = 1
 
-_AGAIN = ("applied", "link_lost", "leader_changed", "snapshot")
+_AGAIN = ("applied", "link_lost", "leader_changed", "snapshot", "asked_twice")
 """Unknown outcomes that came before the deadline: what applies once can be sent again."""
 
 _HARMLESS = (
@@ -68,6 +68,14 @@ class ReadPoint:
     revision: int
     now_ms: int
     staleness_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTwice:
+    """The result of a request that stood in its entry before: of the two nobody can say which was asked last. But who
+    was is who may keep what it got, when the other hangs up. So it is asked once more."""
+
+    result: r.Result
 
 
 class Replica:
@@ -91,9 +99,11 @@ class Replica:
     def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> Sequence[Any]:
         began = self.clock()
         try:
-            results = self.machine.apply(index, now_ms, commands)
+            results: list[Any] = list(self.machine.apply(index, now_ms, commands))
         except TooNew as error:
             raise NodeTooOld(str(error)) from error
+        for place in self.machine.repeats:
+            results[place] = AskedTwice(results[place])
         events = self.machine.events_since(index - 1)
         told: Sequence[Event] = () if isinstance(events, Compacted) else events
         self.hub.applied(index, told)
@@ -175,6 +185,8 @@ class Service:
         while True:
             outcome = await self.host.propose(raw, max(0.001, timeout - (self.clock() - began)), lane, cost)
             late = self.clock() - began >= timeout
+            if isinstance(outcome, Committed) and isinstance(outcome.result, AskedTwice):
+                outcome = Unknown("asked_twice", "the same request came twice at the same time; repeat it under its id")
             if not once or late or not isinstance(outcome, Unknown) or outcome.code not in _AGAIN:
                 break
             doubt = outcome
@@ -226,8 +238,8 @@ class Service:
     async def _acquire_once(
         self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, timeout: float
     ) -> Outcome | Literal["again", "dismissed"]:
-        """`again`: a snapshot, or the end of an earlier wait of this request, came in between. `dismissed`: somebody
-        else took this waiter out of the queue."""
+        """`again`: a snapshot, the end of an earlier wait of this request, or another who asks for it, came in between.
+        `dismissed`: somebody else took this waiter out of the queue."""
         future = self.hub.expect(namespace, request_id)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(ended)
@@ -262,6 +274,9 @@ class Service:
             return "again"
         if events[0].kind == "wait_cancelled":
             return "dismissed"
+        if self.machine.last_asked(namespace, request_id) > self._asked.get((namespace, request_id), 0):
+            # Somebody asked for it after this node did, and would take it along on hanging up: not if asked once more.
+            return "again"
         result = self.machine.outcome(namespace, request_id)
         if result is None or isinstance(result, r.LockWaiting):
             result = self._result_of(namespace, command, events)

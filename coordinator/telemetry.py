@@ -6,9 +6,10 @@ where it is applied, so every node has the same.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.machine.collection import CollectionCounts
 from coordinator.machine.events import Event
@@ -73,6 +74,37 @@ class CollectorCounts:
         self.last_audit_s = seconds
 
 
+RECENT_S = 60
+
+
+class Recent:
+    """How many renewals were made and refused in the last minute, second by second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: deque[list[int]] = deque()
+        """(which second, made, refused): only those in which there were any, and none that is older."""
+
+    def count(self, made: int, refused: int) -> None:
+        second = int(self._clock())
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._forget(second)
+            self._seconds.append([second, 0, 0])
+        self._seconds[-1][1] += made
+        self._seconds[-1][2] += refused
+
+    @property
+    def refused_part(self) -> float:
+        """Of all that were asked for."""
+        self._forget(int(self._clock()))
+        made, refused = (sum(second[place] for second in self._seconds) for place in (1, 2))
+        return refused / (made + refused) if refused else 0.0
+
+    def _forget(self, second: int) -> None:
+        while self._seconds and self._seconds[0][0] <= second - RECENT_S:
+            self._seconds.popleft()
+
+
 class Telemetry:
     def __init__(self) -> None:
         self.commit_s = Histogram(LATENCY_S)
@@ -86,6 +118,7 @@ class Telemetry:
         self.denials: Counter[str] = Counter()
         self.renewals = 0
         self.renewal_failures = 0
+        self.recent_renewals = Recent()
         self.expired: Counter[str] = Counter()
         self.swept = 0
         self.backlog = 0
@@ -104,19 +137,23 @@ class Telemetry:
         self.outcomes["committed"] += 1
         self.commit_s.observe(seconds)
         if isinstance(result, HeartbeatAnswer):
-            self.renewals += result.renewed
-            self.renewal_failures += len(result.verdicts)
+            self._renewed(result.renewed, len(result.verdicts))
             for verdict, count in Counter(result.verdicts).items():
                 self.denials[f"heartbeat_{VERDICTS[verdict - 1]}"] += count
         elif isinstance(result, LeaseRenewed | LockRenewed):
-            self.renewals += 1
+            self._renewed(1, 0)
         elif isinstance(result, Denied):
             self.denials[result.code] += 1
         elif isinstance(result, LockBusy):
             self.denials["lock_held"] += 1
 
     def renewal_denied(self) -> None:
-        self.renewal_failures += 1
+        self._renewed(0, 1)
+
+    def _renewed(self, made: int, refused: int) -> None:
+        self.renewals += made
+        self.renewal_failures += refused
+        self.recent_renewals.count(made, refused)
 
     def failed(self, outcome: str, code: str) -> None:
         """A proposal that the cluster denied, or of which nothing is known."""
@@ -153,9 +190,3 @@ class Telemetry:
         self.sweep_s.observe(seconds)
         self.swept += expired
         self.backlog = backlog
-
-    @property
-    def renewal_failure_rate(self) -> float:
-        """Of all renewals asked for here since the start, the part that was refused."""
-        asked = self.renewals + self.renewal_failures
-        return self.renewal_failures / asked if asked else 0.0

@@ -14,10 +14,9 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import queue
 import signal
 import sys
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection, wait
 
 from coordinator.client import Client, Held, HoldfastError
 
@@ -29,11 +28,11 @@ ENDPOINTS = "http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103"
 # --- a candidate ----------------------------------------------------------------------------------------------------
 
 
-async def take_part(endpoints: str, election: str, name: str, reports: Queue[tuple[str, int, int]]) -> None:
+async def take_part(endpoints: str, election: str, name: str, reports: Connection) -> None:
     async with Client(endpoints, client_id=f"{name}-{os.getpid()}") as client:
 
         async def lead(held: Held) -> None:
-            reports.put((name, os.getpid(), held.token))
+            reports.send((name, os.getpid(), held.token))
             while True:
                 await asyncio.sleep(TTL_S / 6)
                 held.check()  # before each piece of the leader's work: still certain?
@@ -41,7 +40,7 @@ async def take_part(endpoints: str, election: str, name: str, reports: Queue[tup
         await client.election(election, ttl=TTL_S).run(lead, on_lost=lambda: print(f"    {name} leads no more"))
 
 
-def candidate(endpoints: str, election: str, name: str, reports: Queue[tuple[str, int, int]]) -> None:
+def candidate(endpoints: str, election: str, name: str, reports: Connection) -> None:
     asyncio.run(take_part(endpoints, election, name, reports))
 
 
@@ -55,23 +54,34 @@ async def current(endpoints: str, election: str) -> str:
         return "nobody" if leader is None else f"{leader.client_id} with token {leader.token}"
 
 
+def elected(told: list[Connection]) -> tuple[str, int, int]:
+    """The next one that leads: its name, its process and its token."""
+    for heard in wait(told, PATIENCE_S):
+        assert isinstance(heard, Connection)
+        name, pid, token = heard.recv()
+        return name, pid, token
+    raise SystemExit(f"nobody was elected within {PATIENCE_S:g} s; is a leader of the cluster running?")
+
+
 def story(endpoints: str) -> None:
     context = multiprocessing.get_context("spawn")
-    reports: Queue[tuple[str, int, int]] = context.Queue()
     election = f"example/leader/{os.getpid()}"
-    names = ("ada", "ben", "cleo")
+    # A pipe each: a queue of all three has a lock, which a killed process may take with it.
+    pipes = {name: context.Pipe(duplex=False) for name in ("ada", "ben", "cleo")}
     candidates = [
-        context.Process(target=candidate, args=(endpoints, election, name, reports), daemon=True) for name in names
+        context.Process(target=candidate, args=(endpoints, election, name, reports), daemon=True)
+        for name, (_, reports) in pipes.items()
     ]
+    told = [heard for heard, _ in pipes.values()]
     try:
         for process in candidates:
             process.start()
-        name, pid, token = reports.get(timeout=PATIENCE_S)
+        name, pid, token = elected(told)
         print(f"1. Three candidates; {name} leads with token {token}.")
         print(f"2. Asked, the cluster says: {asyncio.run(current(endpoints, election))}.")
         print(f"3. {name} is killed (SIGKILL). It cannot say goodbye: its {TTL_S:g} s have to pass.")
         os.kill(pid, signal.SIGKILL)
-        then, _, newer = reports.get(timeout=PATIENCE_S)
+        then, _, newer = elected(told)
         print(f"4. {then} leads with token {newer}.")
         if then == name or newer <= token:
             raise SystemExit(f"{then} took over from {name} with {newer}, which is not above {token}")
@@ -90,11 +100,7 @@ def main() -> int:
     except HoldfastError as error:
         print(f"no Holdfast cluster answers at {endpoints} ({error}); start one with `make up`", file=sys.stderr)
         return 1
-    try:
-        story(endpoints)
-    except queue.Empty:
-        print(f"nobody was elected within {PATIENCE_S:g} s; is a leader of the cluster running?", file=sys.stderr)
-        return 1
+    story(endpoints)
     return 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,9 +40,17 @@ APART = (
     "tests/client/test_guards.py",
     "tests/client/test_guards_postgres.py",
     "tests/client/test_guards_sqlite.py",
+    "tests/docs/test_fresh.py",
+    "tests/docs/test_node_commands.py",
+    "tests/docs/test_tree_commands.py",
+    "tests/docs/test_upgrade_commands.py",
     "tests/rpc/test_contract.py",
 )
 """Files in them that do not use it: any worker may run them."""
+
+
+PICTURES = Path(os.environ.get("HOLDFAST_SCREENSHOTS") or Path(__file__).parents[1] / "screenshots")
+"""Of the dashboard, written by tests/ui."""
 
 
 class Portions(LoadScopeScheduling):
@@ -66,6 +77,15 @@ def pytest_configure() -> None:
     # A shell's background job ignores SIGINT, and so would all that the tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_BEGAN = time.time()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    taken = [each for each in PICTURES.glob("*.png") if each.stat().st_mtime >= _BEGAN]
+    if taken:
+        terminalreporter.write_line(f"{len(taken)} pictures of the dashboard are in {PICTURES}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,6 +26,19 @@ def free_base(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def free_bases(count: int, apart: int, times: int) -> int:
+    """A port after which `count` ports are this process's own, and so after each of `times` bases `apart`."""
+    for turn in range(BLOCKS):
+        first = (os.getpid() * 17 + turn) % BLOCKS
+        numbers = [first + step * apart // BLOCK for step in range(times)]
+        if numbers[-1] >= BLOCKS or any(number in _blocks for number in numbers):
+            continue
+        ports = [FIRST + number * BLOCK + each for number in numbers for each in range(1, count + 1)]
+        if all(map(_claimed, numbers)) and all(map(_is_free, ports)):
+            return FIRST + first * BLOCK
+    raise AssertionError("no free ports")
+
+
 def free_port() -> int:
     if not _single:
         base = free_base(BLOCK - 1)

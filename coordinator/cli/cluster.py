@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from coordinator.cli.arguments import Commands, add_noun, add_remote, positive, targets
+from coordinator.cli.asking import at
 from coordinator.cli.output import Bar, Shown, table
 from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, call
 
@@ -30,7 +31,9 @@ def ask(options: argparse.Namespace) -> tuple[Endpoint, dict[str, Any]]:
             return endpoint, seen
         except NoAnswer as error:
             failures.append(str(error))
-    raise NoAnswer(failures[0] if failures else "no endpoint was given; say --endpoints HOST:PORT")
+    if not failures:
+        raise EndpointError("no endpoint was given; say --endpoints HOST:PORT", code="usage")
+    raise NoAnswer(failures[0])
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ def _member_replace(options: argparse.Namespace) -> int:
     _note(options, f"{options.id} votes; removing {options.old}")
     if call(endpoint, "GET", _PATH)["leader"] == options.old:
         _change(endpoint, "POST", "/transfer", {"target": options.id}, 10)
-    return show(_change(endpoint, "DELETE", f"/members/{options.old}", None, MEMBER_TIMEOUT_S)).print(options)
+    return show(_change(endpoint, "DELETE", at("members", options.old), None, MEMBER_TIMEOUT_S)).print(options)
 
 
 def _note(options: argparse.Namespace, line: str) -> None:
@@ -137,7 +140,7 @@ def _wait_for_vote(endpoint: Endpoint, node_id: str) -> None:
 
 def _member_remove(options: argparse.Namespace) -> int:
     endpoint, _ = ask(options)
-    return show(_change(endpoint, "DELETE", f"/members/{options.id}", None, MEMBER_TIMEOUT_S)).print(options)
+    return show(_change(endpoint, "DELETE", at("members", options.id), None, MEMBER_TIMEOUT_S)).print(options)
 
 
 def _transfer(options: argparse.Namespace) -> int:

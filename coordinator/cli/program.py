@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except NoAnswer as error:
-        return complain(options, str(error), TRY_AGAIN, code="unavailable", outcome="retry")
+        return complain(options, str(error), TRY_AGAIN, code="unavailable", outcome=error.outcome)
     except EndpointError as error:
         code = FAILED if error.outcome == "denied" else TRY_AGAIN
         return complain(options, str(error), code, code=error.code, outcome=error.outcome)

@@ -43,6 +43,7 @@ class ForPerson:
         if layout.grpc_base is not None:
             lines.append(f"  gRPC at {', '.join(str(layout.grpc(node_id)) for node_id in layout.ids)}")
         lines += [
+            f"  dashboard at http://{first}/ui/",
             "\nTry, in another terminal:\n",
             f"  curl http://{first}/api/v1/locks/acquire "
             """-d '{"lock_key": "hello", "client_id": "me", "lease_time_ms": 30000}'""",

@@ -94,7 +94,8 @@ class Block(Generic[T]):
 
     @property
     def over(self) -> bool:
-        return self._task is None or self._task.done()
+        """Not before it has begun, unless it was given up."""
+        return self._left.is_set() if self._task is None else self._task.done()
 
     def begun(self) -> None:
         with self._gate:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import ssl
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,8 +21,9 @@ from typing import Any
 import aiohttp
 
 from coordinator.client import clock
-from coordinator.client.endpoints import meant_by, named
+from coordinator.client.endpoints import named
 from coordinator.client.errors import HoldfastError, OutcomeUnknown, TooMuch, Unavailable, denied
+from coordinator.client.members import Members
 from coordinator.client.pulse import Pulse
 
 FIRST_PAUSE_S = 0.02
@@ -31,9 +33,18 @@ PAUSES = 8
 ATTEMPT_S = 2.0
 """How long one node may take to answer before another is asked: longer than an election by far."""
 MIN_ATTEMPT_S = 0.5
-LEARN_S = 1.0
+CONNECT_S = 1.0
+CONNECT_AT = 0.9
+"""The part of an attempt that a connection may take to be made. Past it nothing was sent, and that is known."""
+LAST_ATTEMPT_S = 0.1
+LAST_ATTEMPT_AT = 1 / 10
+"""No attempt but the first begins with less time, or less of the time there was, to be answered in. What it asked for
+would be done, or not, and nobody would know."""
 POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
 """They change nothing, so they take no request id."""
+
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]+)?")
+"""A pause as nodes ask for it; others may say a date."""
 
 _log = logging.getLogger("holdfast.client")
 
@@ -66,11 +77,12 @@ class _Request:
 
 
 class _Retry(Exception):
-    """This attempt changed nothing, or its outcome is not known. `pause_s`: what the node asked for."""
+    """This attempt changed nothing, or its outcome is not known. `pause_s`: what the node asked for. `reached`: there
+    was somebody."""
 
-    def __init__(self, why: str, *, unknown: bool, pause_s: float = 0.0) -> None:
+    def __init__(self, why: str, *, unknown: bool, pause_s: float = 0.0, reached: bool = True) -> None:
         super().__init__(why)
-        self.unknown, self.pause_s = unknown, pause_s
+        self.unknown, self.pause_s, self.reached = unknown, pause_s, reached
 
 
 class _Asking:
@@ -103,29 +115,29 @@ class Calls:
         timeout: float,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        follow_members: bool = True,
     ) -> None:
-        self.endpoints = named(endpoints, "http" if tls is None else "https")
         self.timeout = timeout
         self._headers = {"X-Holdfast-Namespace": namespace, **(headers or {})}
         self._tls = tls
         self.new_connector: Callable[[], aiohttp.BaseConnector] = self._tcp
         """What makes connections, asked for with the first request: a simulation has its own."""
         self._session: aiohttp.ClientSession | None = None
-        self._current = random.randrange(len(self.endpoints))
-        self._leader = ""
-        self._addresses: dict[str, int] = {}
-        self._learning: asyncio.Task[None] | None = None
+        self.closed = False
+        self.members = Members(
+            named(endpoints, "http" if tls is None else "https"), self.session, follow=follow_members
+        )
         self._pulse = Pulse(self.session)
 
     async def close(self) -> None:
-        if self._learning is not None:
-            self._learning.cancel()
+        self.closed = True
+        await self.members.close()
         await self._pulse.close()
         if self._session is not None:
             await self._session.close()
 
     def session(self) -> aiohttp.ClientSession:
-        if self._session is not None and self._session.closed:
+        if self.closed:
             raise HoldfastError("this client is closed", code="client_unusable")
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=self.new_connector(), headers=self._headers)
@@ -135,13 +147,17 @@ class Calls:
         return aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ssl=self._tls or True)
 
     @property
+    def endpoints(self) -> list[str]:
+        """Those that are asked now: the members, and what else was given."""
+        return self.members.endpoints
+
+    @property
     def current(self) -> str:
-        return self.endpoints[self._current]
+        return self.members.current
 
     def move_on(self, away_from: str = "") -> None:
         """To the next node. `away_from`: unless another call, that the same node failed, has been there first."""
-        if away_from in ("", self.current):
-            self._current = (self._current + 1) % len(self.endpoints)
+        self.members.move_on(away_from)
 
     async def call(
         self,
@@ -157,7 +173,7 @@ class Calls:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """`waits`: how long the request itself may wait at the node. `accepts`: refusals that are answers here.
+        """`waits`: how long it may wait at a node, once one was reached. `accepts`: refusals that are answers here.
 
         `content` is sent in the place of `body`, and without a request id: it must be something that may be repeated.
         """
@@ -170,29 +186,29 @@ class Calls:
             request_id = request_id or new_request_id()
             body = {**(body or {}), "request_id": request_id}
         request = _Request(method, path, body, query, accepts, content, headers)
-        unknown, pause_s, failure = False, FIRST_PAUSE_S, "no attempt was made"
+        least_s = min(LAST_ATTEMPT_S, LAST_ATTEMPT_AT * limit_s) if mutates else 0.0
+        unknown, reached, pause_s, failure = False, False, FIRST_PAUSE_S, "no attempt was made"
         async with _Asking() as asking:
             for attempt in range(1_000_000):
-                left = until - clock.now()
-                if left <= 0:
-                    break
-                endpoint = self.current
+                left, endpoint = until - clock.now(), self.current
+                if left <= (least_s if attempt else 0) or (attempt and not reached and left <= waits):
+                    break  # it could not be answered any more, or nobody is there to wait at
                 try:
                     if not waits:
                         return await self._attempt(request, endpoint, min(left, attempt_s))
                     return await self._wait_at(request, endpoint, min(left, attempt_s), asking)
                 except _Retry as retry:
-                    failure, unknown = str(retry), unknown or (retry.unknown and mutates)
+                    failure, reached = str(retry), reached or retry.reached
+                    unknown = unknown or (retry.unknown and mutates)
                     _log.debug("%s %s is tried again: %s", method, path, failure)
                     self.move_on(endpoint)
                     if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
-                        pause = max(retry.pause_s, pause_s) * random.uniform(0.5, 1.0)
+                        await _pause(max(retry.pause_s, pause_s), until)
                         pause_s = min(2 * pause_s, MAX_PAUSE_S, max(FIRST_PAUSE_S, limit_s / PAUSES))
-                        await asyncio.sleep(max(0.0, min(pause, until - clock.now())))
-        if unknown:
-            message = f"{method} {path} was sent, and no node could say what became of it: {failure}"
-            raise OutcomeUnknown(message, request_id=request_id)
-        raise Unavailable(f"no node took {method} {path} in time: {failure}; is a majority of the cluster running?")
+        if not unknown:
+            raise _untaken(f"{method} {path}", failure, mutates=mutates)
+        told = f"{method} {path} was sent, and no node could say what became of it: {failure}"
+        raise OutcomeUnknown(told, request_id=request_id)
 
     async def _wait_at(self, request: _Request, endpoint: str, limit_s: float, asking: _Asking) -> Answer:
         """An attempt that may take long, at a node that is looked at meanwhile. Left, it goes on until all is over."""
@@ -208,7 +224,8 @@ class Calls:
 
     async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
         sent = clock.now()
-        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(1.0, limit_s))
+        connect_s = CONNECT_AT * limit_s
+        timeout = aiohttp.ClientTimeout(total=limit_s, connect=connect_s, sock_connect=min(CONNECT_S, connect_s))
         try:
             async with self.session().request(
                 request.method,
@@ -223,45 +240,34 @@ class Calls:
                 status, headers = response.status, response.headers
         except aiohttp.ClientConnectorCertificateError as error:
             told = f"{endpoint} shows a certificate that is not believed ({error.certificate_error})"
-            raise _Retry(f"{told}: name its authority, and reach it by a name that is in it", unknown=False) from error
-        except aiohttp.ClientConnectorError as error:
-            raise _Retry(f"{endpoint} cannot be reached ({error.strerror or error})", unknown=False) from error
+            raise _Retry(
+                f"{told}: name its authority, and reach it by a name that is in it", unknown=False, reached=False
+            ) from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self.members.unreached()
+            why = getattr(error, "strerror", None) or error
+            raise _Retry(f"{endpoint} cannot be reached ({why})", unknown=False, reached=False) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            self.members.unreached()
             why = f"{endpoint} did not answer ({type(error).__name__}: {error})"
             raise _Retry(why, unknown=True) from error
-        self._notice(headers.get("X-Holdfast-Leader", ""))
+        self.members.heard(headers.get("X-Holdfast-Leader", ""))
         content = _decoded(raw)
+        if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:
+            raise _Retry(f"{endpoint} answers as no node does (HTTP {status})", unknown=True)
         if status < 400 or status in request.accepts:
             return Answer(status, content, int(headers.get("X-Holdfast-Revision") or 0), sent)
         raise _failure(endpoint, status, content, headers.get("Retry-After"))
 
-    # --- the leader -----------------------------------------------------------------------------------------------
 
-    def _notice(self, leader: str) -> None:
-        """Any node answers; the leader does so without asking another. Where it is, is learned on the side."""
-        if leader == self._leader or not leader or len(self.endpoints) == 1:
-            return
-        self._leader = leader
-        if leader in self._addresses:
-            self._current = self._addresses[leader]
-        elif self._learning is None or self._learning.done():
-            self._learning = asyncio.get_running_loop().create_task(self._learn())
+def _untaken(what: str, failure: str, *, mutates: bool) -> Unavailable:
+    known = "; it was not done" if mutates else ""
+    return Unavailable(f"no node took {what} in time{known}: {failure}; is a majority of the cluster running?")
 
-    async def _learn(self) -> None:
-        try:
-            timeout = aiohttp.ClientTimeout(total=LEARN_S)
-            async with self.session().get(f"{self.current}/api/v1/cluster", timeout=timeout) as response:
-                members = (await response.json())["members"]
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError):
-            self._leader = ""
-            return
-        places = {each.partition("://")[2]: place for place, each in enumerate(self.endpoints)}
-        if not all(member["http"] in places for member in members):
-            # Called otherwise here than there (localhost, 127.0.0.1): what both mean is compared.
-            places |= await meant_by({member["http"] for member in members} - set(places), places, LEARN_S)
-        self._addresses = {member["id"]: places[member["http"]] for member in members if member["http"] in places}
-        if self._leader in self._addresses:
-            self._current = self._addresses[self._leader]
+
+async def _pause(seconds: float, until: float) -> None:
+    """A little shorter than that, and no two alike."""
+    await asyncio.sleep(max(0.0, min(seconds * random.uniform(0.5, 1.0), until - clock.now())))
 
 
 def _decoded(raw: bytes) -> Any:
@@ -272,14 +278,15 @@ def _decoded(raw: bytes) -> Any:
 
 
 def _failure(endpoint: str, status: int, content: Any, retry_after: str | None) -> Exception:
-    error = content.get("error", {}) if isinstance(content, dict) else {}
+    said = content.get("error") if isinstance(content, dict) else None
+    error = said if isinstance(said, dict) else {}  # what stands between may have errors of its own
     message, code = str(error.get("message", f"HTTP {status}")), str(error.get("code", ""))
     outcome = error.get("outcome", "unknown" if status >= 500 else "denied")
     if code in ("quota_exceeded", "capacity_exceeded"):
         return TooMuch(message, code=code, details=error.get("details"))
     if outcome == "denied":
         return denied(status, error)
-    pause_s = float(retry_after) if retry_after and status == 429 else 0.0
+    pause_s = float(retry_after) if status == 429 and retry_after and _SECONDS.fullmatch(retry_after) else 0.0
     return _Retry(f"{endpoint}: {message}", unknown=outcome == "unknown", pause_s=pause_s)
 
 

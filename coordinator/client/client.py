@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -10,7 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from coordinator.client import amounts, clock
-from coordinator.client.calls import Answer, Calls, new_request_id
+from coordinator.client.acquisitions import Acquisition, Acquisitions
+from coordinator.client.calls import Answer, Calls
 from coordinator.client.errors import Invalid, NotHeld, denied
 from coordinator.client.holders import Copies, Holder, OnTombstone
 from coordinator.client.identity import HoldNames, default_client_id
@@ -21,6 +24,7 @@ from coordinator.client.queues import Queues
 from coordinator.client.recipes import Barrier, Election, Group, ReadWriteLock, Semaphore
 from coordinator.client.reclaim import Handler, ReclaimWorker
 from coordinator.client.resources import Resources
+from coordinator.client.returns import Returns
 from coordinator.client.sessions import Session, opened, session
 from coordinator.client.shards import Change, ShardWorker
 from coordinator.client.stall import StallDetector
@@ -38,8 +42,9 @@ class Client:
 
     `client_id` is who holds what is acquired; the default is new for every client. `timeout`: the deadline of a call
     that is given none, all its attempts together. `tls`: what `client_context(ca, cert, key)` makes, for https://.
-    `token`: an access token, where nodes ask for one. `drift`: how much faster than the cluster's this host's clock may
-    run; no less than the nodes' `timing.drift`. By so much of its time a hold ends earlier here than there.
+    `token`: an access token, where nodes ask for one. `drift`: how far the rate of this host's clock, or a node's, may
+    be from true time; no less than the nodes' `timing.drift`. By twice that part a hold ends earlier here than there.
+    `follow_members`: nodes that join the cluster are asked as well, so that it outlives those it was given.
     """
 
     def __init__(
@@ -53,14 +58,20 @@ class Client:
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
         drift: float = clock.DRIFT,
+        follow_members: bool = True,
     ) -> None:
         self.client_id, self.drift = client_id or default_client_id(), amounts.drift(drift)
         self.holds, self.turns = HoldNames(self.client_id), Turns()
         self.at_barriers: set[str] = set()
         carried = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
-        self.calls = Calls(endpoints, namespace=namespace, timeout=timeout, headers=carried, tls=tls)
+        self.calls = Calls(
+            endpoints, namespace=namespace, timeout=timeout, headers=carried, tls=tls, follow_members=follow_members
+        )
         self.stalls = StallDetector()
         self.keeper = Keeper()
+        self.acquisitions, self.returns = Acquisitions(self), Returns(self)
+        self.kept: set[asyncio.Task[None]] = set()
+        """What renews holds of locks, each its own."""
         self.leases = Leases(self)
         self.resources = Resources(self)
         self.queues = Queues(self)
@@ -74,9 +85,16 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        """Ends the renewals: what is held, and was not released, ends with its time. Whoever still works under a lock
+        is told that it is in doubt."""
         self.stalls.close()
-        await self.keeper.close()
-        await self.calls.close()
+        async with contextlib.AsyncExitStack() as closing:  # all of it, also when one who is told closes it
+            for close in (self.calls.close, self.returns.close, self.acquisitions.close, self.keeper.close):
+                closing.push_async_callback(close)
+            renewals = list(self.kept)
+            for renewal in renewals:
+                renewal.cancel()
+            await asyncio.gather(*renewals, return_exceptions=True)
 
     async def call(
         self,
@@ -128,37 +146,41 @@ class Client:
             raise Invalid(f"locks takes a list of one key or more, not {keys!r}")
         return Lock(self, tuple(keys), ttl, wait=wait, reentrant=reentrant)
 
-    async def call_acquire(
-        self, keys: tuple[str, ...], asked: Mapping[str, Any], wait_s: float, ttl_s: float
-    ) -> Held | dict[str, Any]:
-        """One wait in the queue, as `asked["client_id"]`; what the cluster said when it was in vain."""
-        several = len(keys) > 1
-        body: dict[str, Any] = {"lock_keys": list(keys)} if several else {"lock_key": keys[0]}
-        body |= {**asked, "block_time_ms": round(wait_s * 1000)}
-        path = "/locks/acquire-many" if several else "/locks/acquire"
-        answer = await self.calls.call("POST", path, body, waits=wait_s, request_id=new_request_id(), accepts=(409,))
+    async def call_acquire(self, asked: Acquisition, ttl_s: float) -> Held | dict[str, Any]:
+        """One wait in the queue; what the cluster said when it was in vain."""
+        try:
+            answer = await self.acquisitions.ask(asked)
+        except NotHeld as error:
+            if error.code != "not_holder":
+                raise
+            return {}  # it was granted to an attempt whose answer was lost, and is over
         if answer.status == 409:
-            error = answer.body.get("error", {})
-            if error.get("code") != "lock_held":
-                raise denied(409, error)
+            told = answer.body.get("error", {})
+            if told.get("code") != "lock_held":
+                raise denied(409, told)
             refused: dict[str, Any] = answer.body
             return refused
-        held = Held(self, asked["client_id"], keys, _tokens(answer, keys), ttl_s, answer)
+        held = Held(self, asked.holder, asked.keys, asked.tokens(answer), ttl_s, answer)
         if clock.now() - answer.sent > RENEW_AT * DOUBT_AT * ttl_s:
             # It was granted some time after it was asked for. Only a renewal tells for how long it is ours from now on.
             try:
                 await held.renew(limit_s=self.calls.timeout)
             except NotHeld:
                 return {}  # its time was over before it was heard of
+            except BaseException:
+                self.acquisitions.leave_open(asked)
+                raise
         return held
 
     async def call_renew(self, holder: str, key: str, token: int, ttl_s: float, limit_s: float) -> Answer:
         body = {"lock_key": key, "client_id": holder, "fencing_token": token, "extend_time_ms": round(ttl_s * 1000)}
         return await self.calls.call("POST", "/locks/renew", body, timeout=limit_s)
 
-    async def call_release(self, holder: str, key: str, token: int, *, timeout: float | None = None) -> Answer:
+    async def call_release(
+        self, holder: str, key: str, token: int, *, timeout: float | None = None, request_id: str | None = None
+    ) -> Answer:
         body = {"lock_key": key, "client_id": holder, "fencing_token": token}
-        return await self.calls.call("POST", "/locks/release", body, timeout=timeout)
+        return await self.calls.call("POST", "/locks/release", body, timeout=timeout, request_id=request_id)
 
     # --- leases and sessions --------------------------------------------------------------------------------------
 
@@ -306,8 +328,3 @@ class Client:
 
     def group(self, name: str, *, ttl: float = 10.0) -> Group:
         return Group(self, name, ttl)
-
-
-def _tokens(answer: Answer, keys: tuple[str, ...]) -> dict[str, int]:
-    granted = answer.body.get("locks", [answer.body])
-    return {key: lock["fencing_token"] for key, lock in zip(keys, granted, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 DRIFT = 0.01
-"""How much faster than the cluster's this host's clock may run: what nodes have as `timing.drift` unless set."""
+"""How far the rate of any clock, this host's or a node's, may be from true time: what nodes have as `timing.drift`."""
 JITTER_S = 0.002
 
 
@@ -14,5 +14,8 @@ def now() -> float:
 
 
 def valid_until(sent: float, ttl_s: float, drift: float) -> float:
-    """T_valid of a grant of `ttl_s` that was asked for at `sent`: nobody else is granted it before then."""
-    return sent + ttl_s - (ttl_s * drift + JITTER_S)
+    """T_valid of a grant of `ttl_s` that was asked for at `sent`: nobody else is granted it before then.
+
+    This clock may be slow by `drift` while the leader's is fast by as much: hence ε = 2·drift/(1 + drift).
+    """
+    return sent + ttl_s - (ttl_s * 2 * drift / (1 + drift) + JITTER_S)

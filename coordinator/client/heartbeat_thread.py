@@ -38,7 +38,8 @@ class HeartbeatThread:
         self._pid = os.getpid()
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._blocks: list[Block[Any]] = []
-        self._aside: set[asyncio.Task[None]] = set()
+        self._entering = threading.Lock()
+        self._returning: set[asyncio.Task[None]] = set()
         self.priority: Priority = "normal"
         started = threading.Event()
         self._thread = threading.Thread(
@@ -75,6 +76,32 @@ class HeartbeatThread:
             future.cancel()
             raise
 
+    def get(self, ask: Callable[[], Coroutine[Any, Any, T]], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+        """As `run`, of what is kept from then on: if it came just when its thread was interrupted, it is given back,
+        since nobody has it."""
+        came: list[T] = []
+
+        async def coming() -> T:
+            came.append(await ask())
+            return came[0]
+
+        async def returned() -> None:
+            with contextlib.suppress(HoldfastError):
+                await give_back(came[0])
+
+        def look() -> None:
+            if came:
+                task = self._loop.create_task(returned())
+                self._returning.add(task)
+                task.add_done_callback(self._returning.discard)
+
+        try:
+            return self.run(coming())
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(look)
+            raise
+
     async def aside(self, work: Callable[[], T]) -> T:
         """What `work` answers, done in a thread of its own, at the priority of the caller's threads.
 
@@ -88,8 +115,7 @@ class HeartbeatThread:
                 loop.call_soon_threadsafe(settle, outcome)
 
         def run() -> None:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            self._lower_priority()
             try:
                 answer = work()
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
@@ -107,23 +133,32 @@ class HeartbeatThread:
             raise
 
     def start_aside(self, work: Callable[[], None]) -> None:
-        """The same without waiting for it; to be called in the loop."""
-        task = self._loop.create_task(self.aside(work))
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        """The same for nobody who waits: it may close the client that calls it."""
+
+        def run() -> None:
+            self._lower_priority()
+            work()
+
+        threading.Thread(target=run, name="holdfast-on-lost", daemon=True).start()
+
+    def _lower_priority(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """In the loop, from any thread or signal handler, without waiting for it."""
         self._loop.call_soon_threadsafe(work)
 
     def enter(self, block: Block[T]) -> T:
-        self._blocks = [each for each in self._blocks if not each.over]
-        self._blocks.append(block)
+        with self._entering:
+            self._blocks = [*(each for each in self._blocks if not each.over), block]
         try:
             return self.run(block.enter())
         except BaseException:
-            with contextlib.suppress(RuntimeError):
+            try:
                 self._loop.call_soon_threadsafe(block.give_up)
+            except RuntimeError:  # the loop is closed, and nobody waits in it
+                block.give_up()
             raise
 
     @property

@@ -47,7 +47,7 @@ class Kept:
         now = clock.now()
         if self.lost_because or now >= self.valid_until:
             return "LOST"
-        return "SUSPENDED" if now >= self.in_doubt_at else "HELD"
+        return "SUSPENDED" if self._doubted or now >= self.in_doubt_at else "HELD"
 
     @property
     def valid_for(self) -> float:
@@ -118,7 +118,11 @@ class Keeper:
             kept.beating.cancel()
 
     async def close(self) -> None:
+        """What is kept is kept no more: who works under it must not go on as if it were."""
         tasks = [kept.beating for kept in self._kept if kept.beating is not None]
+        for kept in self._kept:
+            kept.trouble = "its client is closed, and nobody renews it"
+            kept.doubt()
         self._kept.clear()
         if self._task is not None:
             tasks.append(self._task)

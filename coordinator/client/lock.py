@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,8 +20,9 @@ from coordinator.client import clock
 from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.calls import Answer
 from coordinator.client.entries import Entries
-from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld
+from coordinator.client.errors import HoldfastError, LockBusy, LockLost, NotFound, NotHeld
 from coordinator.client.identity import client_of
+from coordinator.client.resources import quoted
 from coordinator.client.stall import StallGuard
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ class Held:
         self._client, self.holder, self.keys, self.tokens, self._ttl_s = client, holder, keys, tokens, ttl_s
         self._confirmed = self._valid_until = 0.0
         self._confirm([answer])
-        self._lost_because = ""
-        self._released = False
+        self._lost_because = self._doubted_because = ""
+        self.released = self._let_go = False
+        self._renewals: asyncio.Task[None] | None = None
+        self._in_doubt = asyncio.Event()
+        self._on_lost: list[Callable[[Held], None]] = []
 
     @property
     def key(self) -> str:
@@ -66,17 +70,17 @@ class Held:
     @property
     def valid_for(self) -> float:
         """Seconds for which nobody else can have been granted it, whatever happens from now on. Never below 0."""
-        return 0.0 if self._lost_because or self._released else max(0.0, self._valid_until - clock.now())
+        return 0.0 if self._lost_because or self.released else max(0.0, self._valid_until - clock.now())
 
     @property
     def state(self) -> State:
         if self._lost_because:
             return "LOST"  # also when it was given back after that
-        if self._released:
+        if self.released:
             return "RELEASED"
         if clock.now() >= self._valid_until:
             return "LOST"
-        return "SUSPENDED" if clock.now() >= self._confirmed + DOUBT_AT * self._ttl_s else "HELD"
+        return "SUSPENDED" if self._in_doubt.is_set() or clock.now() >= self.in_doubt_at else "HELD"
 
     def check(self) -> None:
         """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
@@ -84,7 +88,8 @@ class Held:
             raise LockLost(self._why(), code="lock_lost")
 
     def _why(self) -> str:
-        return self._lost_because or f"ownership of {self.key} was not confirmed for half of its {self._ttl_s:g} s"
+        silence = f"ownership of {self.key} was not confirmed for half of its {self._ttl_s:g} s"
+        return self._lost_because or self._doubted_because or silence
 
     async def verify(self) -> bool | None:
         """Whether the cluster says that the tokens are the holder's now; None: it could not be asked."""
@@ -112,8 +117,11 @@ class Held:
     async def renew(self, limit_s: float | None = None) -> None:
         """Confirms ownership for another lease time. NotHeld: somebody else has it, or may have it.
 
-        `limit_s`: how long that may take; by default, until ownership is in doubt.
+        `limit_s`: how long that may take; by default, until ownership is in doubt. It is done without being called,
+        for blocks and for what was acquired. Once they were told that it is in doubt, it stays so: LockLost.
         """
+        if self._in_doubt.is_set():
+            raise LockLost(self._why(), code="lock_lost")
         left_s = max(0.05, self.in_doubt_at - clock.now()) if limit_s is None else limit_s
         try:
             answers = await together(
@@ -134,13 +142,76 @@ class Held:
         self._valid_until = clock.valid_until(self._confirmed, self._ttl_s, self._client.drift)
 
     async def release(self) -> None:
-        """Gives it back, if it is still held: by its token, so never somebody else's."""
-        self._released = True
-        await together([self._give_back(key, token) for key, token in self.tokens.items()])
+        """Gives it back, if it is still held: by its token, so never somebody else's. A second time it does nothing."""
+        if self.released:
+            return
+        lost = self.state in ("LOST", "SUSPENDED")
+        if lost:
+            self._lost_because = self._why()
+        self.released = True
+        self.let_go()
+        with contextlib.suppress(*((HoldfastError, TimeoutError) if lost else ())):
+            async with asyncio.timeout(min(LAST_AT * self._ttl_s, MAX_LAST_S) if lost else None):
+                await together([self._give_back(key, token) for key, token in self.tokens.items()])
 
     async def _give_back(self, key: str, token: int) -> None:
-        with contextlib.suppress(Denied):
-            await self._client.call_release(self.holder, key, token)
+        """Also when nobody waits for it any more: whoever comes next need not wait for its end."""
+        until = self._valid_until
+        await self._client.returns.give_back(
+            self.holder, key, token, timeout=None, worth_it=lambda: clock.now() < until
+        )
+
+    # --- kept -----------------------------------------------------------------------------------------------------
+
+    def on_lost(self, callback: Callable[[Held], None]) -> None:
+        """Called once with the hold when it is in doubt, half of its time before another can have it; at once if it is
+        already. Never after it was released."""
+        if self._in_doubt.is_set():
+            asyncio.get_running_loop().call_soon(callback, self)
+        else:
+            self._on_lost.append(callback)
+
+    async def wait_lost(self) -> str:
+        """Returns when it is in doubt, or lost, with the reason."""
+        await self._in_doubt.wait()
+        return self._why()
+
+    def keep(self) -> asyncio.Task[None]:
+        """Renews it from a task of its own, which ends when ownership is in doubt, or it is released."""
+        renewals = self._renewals = asyncio.get_running_loop().create_task(self._renew_in_time())
+        self._client.kept.add(renewals)
+        renewals.add_done_callback(self._renewed_no_more)
+        return renewals
+
+    def let_go(self) -> None:
+        """Renews it no more; nobody is told."""
+        self._let_go = True
+        if self._renewals is not None and self._renewals is not asyncio.current_task():
+            self._renewals.cancel()
+
+    def _renewed_no_more(self, renewals: asyncio.Task[None]) -> None:
+        """However it ended: whoever works under a lock that nobody keeps must not go on."""
+        self._client.kept.discard(renewals)
+        if self._let_go:
+            return
+        if renewals.cancelled():
+            self._doubted_because = f"nobody renews {self.key} any more: its client is closed"
+        self._in_doubt.set()
+        for callback in self._on_lost:
+            asyncio.get_running_loop().call_soon(callback, self)
+
+    async def _renew_in_time(self) -> None:
+        """Returns when ownership is in doubt."""
+        while True:
+            await asyncio.sleep(max(0.0, self.next_renewal - clock.now()))
+            try:
+                async with asyncio.timeout(max(0.0, self.in_doubt_at - clock.now())):
+                    await self.renew()
+            except (TimeoutError, HoldfastError):
+                left_s = self.in_doubt_at - clock.now()
+                if left_s <= 0 or self._lost_because:
+                    return
+                await asyncio.sleep(min(left_s, AGAIN_AT * self._ttl_s))
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -165,12 +236,15 @@ class _Entered:
     """One block."""
 
     held: Held
-    keeper: asyncio.Task[None]
+    renewals: asyncio.Task[None]
     body: Body
 
 
 class Lock:
-    """`async with client.lock("key", ttl=10) as held:` Tasks may share it: each block has a hold of its own."""
+    """`async with client.lock("key", ttl=10) as held:` Tasks may share it: each block has a hold of its own.
+
+    Where a block does not fit: `held = await lock.acquire()`, and `await lock.release()`.
+    """
 
     def __init__(
         self,
@@ -193,83 +267,109 @@ class Lock:
             "lock_delay_ms": milliseconds("lock_delay", lock_delay),
         }
         self._inside = Entries[_Entered](asyncio.current_task)
+        self._acquired: list[tuple[object, Held]] = []
 
-    async def acquire(self) -> Held:
-        """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough."""
-        until = None if self._wait is None else clock.now() + self._wait
-        asked = {**self._asked, "client_id": self._client.client_id if self._reentrant else self._client.holds.new()}
+    async def acquire(self, wait: float | Literal["as made"] | None = "as made") -> Held:
+        """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough.
+
+        `wait`: as in `client.lock`, whose is the default; 0 does not wait at all. It is renewed until it is released.
+        No body is cancelled when it is in doubt: `held.check()`, `held.on_lost` and `held.wait_lost` tell.
+        """
+        held = await self._granted(self._wait if wait == "as made" else wait)
+        held.keep()
+        self._acquired = [*self._unreleased(), (asyncio.current_task(), held)]
+        return held
+
+    async def release(self) -> None:
+        """Gives back what was acquired last, by this task if it did. LockLost: it was in doubt, or lost, before that.
+
+        NotHeld: nothing that was acquired by this object is left.
+        """
+        left = self._unreleased()
+        own = [held for who, held in left if who is asyncio.current_task()] or [held for _, held in left]
+        await self.give_back(own[-1] if own else None)
+
+    async def give_back(self, held: Held | None) -> None:
+        """What was acquired: see `release`."""
+        if held is None:
+            raise NotHeld(f"{self._keys[0]} was not acquired by this object, or is released", code="not_acquired")
+        if await self._give_back(held):
+            raise LockLost(held._why(), code="lock_lost")
+
+    def _unreleased(self) -> list[tuple[object, Held]]:
+        return [(who, held) for who, held in self._acquired if not held.released]
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it now, or one of several keys: this client or another."""
+        for key in self._keys:
+            with contextlib.suppress(NotFound):
+                if (await self._client.call("GET", f"/locks/{quoted(key)}"))["holders"]:
+                    return True
+        return False
+
+    def _holder(self) -> str:
+        return self._client.client_id if self._reentrant else self._client.holds.new()
+
+    async def _granted(self, wait: float | None) -> Held:
+        wait = None if wait is None else max(0.0, seconds("wait", wait))
+        until = None if wait is None else clock.now() + wait
+        piece, asked, again = LONG_WAIT_S if wait is None else min(LONG_WAIT_S, wait), None, False
         while True:
-            piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
-            answer = await self._client.call_acquire(self._keys, asked, piece, self._ttl_s)
+            holder = self._holder if asked is None else lambda name=asked.holder: name
+            asked = self._client.acquisitions.begin(self._keys, self._asked, piece, holder)
+            answer = await self._client.call_acquire(asked, self._ttl_s)
             if isinstance(answer, Held):
                 if answer.state == "HELD":
                     return answer
                 await self._give_back(answer)  # it was confirmed too late: no body may begin under it
                 answer = {}
-            if until is not None and clock.now() >= until - 0.001:
-                holder = answer.get("holder")
-                who = f" {client_of(holder)} has it" if holder else ""
+            # What was granted earlier and is over by now says nothing of the lock: it is asked once more.
+            if until is not None and clock.now() >= until - 0.001 and (answer or again):
+                holder_now = answer.get("holder")
+                who = f" {client_of(holder_now)} has it" if holder_now else ""
                 raise LockBusy(
-                    f"{self._keys[0]} was not free within {self._wait:g} s;{who}", code="lock_held", details=answer
+                    f"{self._keys[0]} was not free within {wait:g} s;{who}", code="lock_held", details=answer
                 )
+            again = not answer
+            if until is not None:
+                piece = min(LONG_WAIT_S, max(0.0, until - clock.now()))
 
     async def __aenter__(self) -> Held:
-        held = await self.acquire()
+        held = await self._granted(self._wait)
         body = Body()
-
-        def ended(keeper: asyncio.Task[None]) -> None:
-            # However it ended: a body whose lock nobody keeps must not go on.
-            if not keeper.cancelled():
-                body.cancel()
-
-        keeper = asyncio.get_running_loop().create_task(self._keep(held))
-        keeper.add_done_callback(ended)
-        self._inside.put(_Entered(held, keeper, body))
+        renewals = held.keep()
+        renewals.add_done_callback(lambda _: body.cancel() if held._in_doubt.is_set() else None)
+        self._inside.put(_Entered(held, renewals, body))
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         entered = self._inside.take()
-        held, keeper, body = entered.held, entered.keeper, entered.body
+        held, renewals, body = entered.held, entered.renewals, entered.body
         body.left = True
-        keeper.cancel()
+        held.let_go()
         cancelled = kind is asyncio.CancelledError
         try:
-            await asyncio.wait((keeper,))
+            await asyncio.wait((renewals,))
         except asyncio.CancelledError:
             cancelled = True  # it came on the way out; whose it is, is seen below
         lost = await self._give_back(held)
         if body.cancelled_by_another():
             if cancelled and kind is not asyncio.CancelledError:
                 raise asyncio.CancelledError
+        elif not renewals.cancelled() and (mistake := renewals.exception()) is not None:
+            raise mistake
         elif lost and (kind is None or (cancelled and body.cancelled)):
             raise LockLost(held._why(), code="lock_lost") from error
-        if not keeper.cancelled():
-            keeper.result()
 
     async def _give_back(self, held: Held) -> bool:
         """Whether it was lost. Past its validity there is nothing to give back."""
-        lost, limit_s = held.state in ("LOST", "SUSPENDED"), held.valid_for
-        if lost:
-            held._lost_because, limit_s = held._why(), min(limit_s, LAST_AT * self._ttl_s, MAX_LAST_S)
+        lost = held.state in ("LOST", "SUSPENDED")
         with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(held.valid_for):
                 await held.release()
         return lost
-
-    async def _keep(self, held: Held) -> None:
-        """Returns when ownership is in doubt."""
-        while True:
-            await asyncio.sleep(max(0.0, held.next_renewal - clock.now()))
-            try:
-                async with asyncio.timeout(max(0.0, held.in_doubt_at - clock.now())):
-                    await held.renew()
-            except (TimeoutError, HoldfastError):
-                left_s = held.in_doubt_at - clock.now()
-                if left_s <= 0 or held._lost_because:
-                    return
-                await asyncio.sleep(min(left_s, AGAIN_AT * self._ttl_s))
 
 
 class Body:

@@ -107,10 +107,13 @@ class ReclaimWorker:
         except TooMuch as error:
             _log.warning("clean-ups of %s: %s", self._asked["provider"], error)
             claims = []
+            await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))  # it was answered at once, and would be again
         except Denied:
             self._unanswered = None
             raise
         except HoldfastError as error:
+            if self._client.calls.closed:
+                raise
             _log.warning("clean-ups of %s could not be claimed: %s", self._asked["provider"], error)
             await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))
             return []

@@ -9,7 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
+from coordinator.client.acquisitions import Acquisition
 from coordinator.client.amounts import milliseconds, seconds
+from coordinator.client.calls import Answer
 from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
 from coordinator.client.leases import MAX_LOOKUP, Lease, Owner, held
 from coordinator.client.lock import LONG_WAIT_S, Body, Mode, State
@@ -193,20 +195,19 @@ class Session(Owner):
     ) -> SessionHeld:
         """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
         body: dict[str, Any] = {
-            "lock_key": key, "client_id": self._client.client_id, "session_id": self.session_id, "mode": mode,
-            "permits": permits, "lease_time_ms": round(self.ttl_s * 1000),
+            "session_id": self.session_id, "mode": mode, "permits": permits, "lease_time_ms": round(self.ttl_s * 1000),
             "lock_delay_ms": milliseconds("lock_delay", lock_delay),
         }  # fmt: skip
         until = None if wait is None else clock.now() + seconds("wait", wait)
         if reentrant:
-            return await self._granted(body, until)
+            return await self._granted(key, body, until)
         try:
             turn = await self._client.turns.take(key, shared=mode == "shared", wait_s=wait)
         except TimeoutError:
             message = f"{key} was not free within {wait:g} s; another task of {self._client.client_id} has it"
             raise LockBusy(message, code="lock_held", details={"holder": self._client.client_id}) from None
         try:
-            hold = await self._granted(body, until)
+            hold = await self._granted(key, body, until)
         except BaseException:
             turn.end()
             raise
@@ -215,26 +216,42 @@ class Session(Owner):
             turn.end()
         return hold
 
-    async def _granted(self, body: dict[str, Any], until: float | None) -> SessionHeld:
-        key: str = body["lock_key"]
+    async def _granted(self, key: str, body: dict[str, Any], until: float | None) -> SessionHeld:
+        begun, over = clock.now(), False
         while True:
-            piece = LONG_WAIT_S if until is None else min(LONG_WAIT_S, max(0.0, until - clock.now()))
-            body["block_time_ms"] = round(piece * 1000)
-            with self._noticing():
-                answer = await self._client.calls.call("POST", "/locks/acquire", body, waits=piece, accepts=(409,))
-            if answer.status != 409:
+            left_s = LONG_WAIT_S if until is None else max(0.0, until - begun)
+            piece = min(LONG_WAIT_S, round(left_s, 3))
+            asked = self._client.acquisitions.begin((key,), body, piece, lambda: self._client.client_id)
+            answer = await self._asked(asked)
+            if answer is not None and answer.status != 409:
                 hold = SessionHeld(self, key, answer.body["fencing_token"], answer.body["lease_id"])
                 self._holds[hold] = None
                 return hold
-            error = answer.body["error"]
+            begun = clock.now()
+            error = {"code": "lock_held", "message": f"{key} is not free"} if answer is None else answer.body["error"]
             if error["code"] != "lock_held":
                 raise denied(409, error)
-            if until is not None and clock.now() >= until - 0.001:
-                raise LockBusy(error["message"], code="lock_held", details=answer.body)
+            # What was granted earlier and is over by now says nothing of the lock: it is asked once more.
+            if until is not None and begun >= until - 0.001 and (over or answer is not None):
+                raise LockBusy(error["message"], code="lock_held", details=answer.body if answer is not None else None)
+            over = answer is None
+
+    async def _asked(self, acquisition: Acquisition) -> Answer | None:
+        """None: it was granted to an attempt whose answer was lost, and is over."""
+        try:
+            with self._noticing():
+                return await self._client.acquisitions.ask(acquisition)
+        except NotHeld as error:
+            if error.code != "not_holder":
+                raise
+            return None
 
     async def release_lock(self, key: str, token: int) -> None:
-        with contextlib.suppress(Denied):
-            await self._client.call_release(self._client.client_id, key, token, timeout=self.last_s)
+        """Not only tried: what is left over is held for as long as the session is, and by nobody."""
+        await self._client.returns.give_back(
+            self._client.client_id, key, token, timeout=self.last_s,
+            worth_it=lambda: self.state in ("HELD", "SUSPENDED"),
+        )  # fmt: skip
 
 
 class SessionHeld:

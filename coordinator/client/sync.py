@@ -20,6 +20,7 @@ block is told of the loss, in the way it chooses:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import ssl
 import threading
@@ -73,6 +74,7 @@ class SyncClient(Seen[Client]):
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
         drift: float = clock.DRIFT,
+        follow_members: bool = True,
         raise_priority: bool = True,
     ) -> None:
         thread = HeartbeatThread(priority=raise_priority)
@@ -80,7 +82,7 @@ class SyncClient(Seen[Client]):
         async def made() -> Client:
             return Client(
                 endpoints, client_id=client_id, namespace=namespace, timeout=timeout, headers=headers, tls=tls,
-                token=token, drift=drift,
+                token=token, drift=drift, follow_members=follow_members,
             )  # fmt: skip
 
         try:
@@ -171,8 +173,10 @@ class SyncClient(Seen[Client]):
         timeout: float | None = None,
     ) -> SyncLease:
         """A lease that is renewed until it is released, lost, or `max_lifetime` seconds old."""
-        asking = self._seen.acquire_lease(resource_id, ttl=ttl, max_lifetime=max_lifetime, timeout=timeout)
-        return self._leased(self._thread.run(asking), on_lost)
+        asking = functools.partial(
+            self._seen.acquire_lease, resource_id, ttl=ttl, max_lifetime=max_lifetime, timeout=timeout
+        )
+        return self._leased(self._thread.get(asking, Lease.release), on_lost)
 
     def lease(
         self,
@@ -214,7 +218,8 @@ class SyncClient(Seen[Client]):
 
     def open_session(self, ttl: float = 30.0, *, timeout: float | None = None) -> SyncSession:
         """A session that is kept until `close`."""
-        return self._opened(self._thread.run(self._seen.open_session(ttl, timeout=timeout)))
+        asking = functools.partial(self._seen.open_session, ttl, timeout=timeout)
+        return self._opened(self._thread.get(asking, Session.close))
 
     def _opened(self, session: Session) -> SyncSession:
         return SyncSession(session, self._thread)

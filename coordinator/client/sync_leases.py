@@ -5,6 +5,7 @@ Callbacks run in a thread of their own: whatever they do, the heartbeats go on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -116,7 +117,8 @@ class SyncSession(Seen[Session]):
     # --- what belongs to it ---------------------------------------------------------------------------------------
 
     def acquire_lease(self, resource_id: str, *, timeout: float | None = None) -> SyncLease:
-        return self._leased(self._thread.run(self._seen.acquire_lease(resource_id, timeout=timeout)))
+        asking = functools.partial(self._seen.acquire_lease, resource_id, timeout=timeout)
+        return self._leased(self._thread.get(asking, Lease.release))
 
     def acquire_leases(
         self, resource_ids: Sequence[str], *, tokens: bool = False, timeout: float | None = None
@@ -154,10 +156,11 @@ class SyncSession(Seen[Session]):
         reentrant: bool = False,
     ) -> SyncSessionHeld:
         """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
-        asking = self._seen.acquire_lock(
-            key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
-        )
-        return self._held(self._thread.run(asking))
+        asking = functools.partial(
+            self._seen.acquire_lock,
+            key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant,
+        )  # fmt: skip
+        return self._held(self._thread.get(asking, SessionHeld.release))
 
     def _leased(self, lease: Lease) -> SyncLease:
         return SyncLease(lease, self._thread)

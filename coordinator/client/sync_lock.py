@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from coordinator.client.blocking import Seen, SyncBlock, waiting
 from coordinator.client.client import Client
-from coordinator.client.errors import Stalled
+from coordinator.client.errors import Invalid, Stalled
 from coordinator.client.heartbeat_thread import HeartbeatThread
 from coordinator.client.lock import Held, Lock, State
 from coordinator.client.stall import Watched
@@ -34,7 +36,19 @@ class SyncHeld(Seen[Held]):
         """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
         self._seen.check()
 
+    def on_lost(self, callback: Callable[[SyncHeld], None]) -> None:
+        """Called once with the hold, in a thread of its own, when it is in doubt, half of its time before another can
+        have it; at once if it is already. Never after it was released."""
+
+        async def listen() -> None:
+            self._seen.on_lost(lambda _: self._thread.start_aside(lambda: callback(self)))
+
+        self._thread.run(listen())
+
     verify = waiting(Held.verify)
+    renew = waiting(Held.renew)
+    release = waiting(Held.release)
+    wait_lost = waiting(Held.wait_lost)
 
     @contextlib.contextmanager
     def guard(self, work: float) -> Iterator[Watching]:
@@ -73,9 +87,56 @@ class Watching:
 
 
 class SyncLock(SyncBlock[Held, SyncHeld]):
-    """`with client.lock("key", ttl=10) as held:`"""
+    """`with client.lock("key", ttl=10) as held:` Threads may share it: each block has a hold of its own.
+
+    Where a block does not fit: `held = lock.acquire()`, and `lock.release()`.
+    """
 
     def __init__(
         self, lock: Lock, thread: HeartbeatThread, client: Client, on_lost: Callable[[], None] | None, interrupt: bool
     ) -> None:
         super().__init__(thread, lock, lambda held: SyncHeld(held, thread, client), on_lost, interrupt=interrupt)
+        self._lock, self._client = lock, client
+        self._acquired: list[tuple[int, SyncHeld]] = []
+        self._gate = threading.Lock()
+
+    def acquire(self, wait: float | Literal["as made"] | None = "as made") -> SyncHeld:
+        """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough.
+
+        `wait`: as in `client.lock`, whose is the default; 0 does not wait at all. It is renewed until it is released.
+        `held.check()`, `on_lost` and `held.wait_lost` tell when it is in doubt.
+        """
+        if self._interrupt:
+            raise Invalid("interrupt is for blocks: where it is acquired, nobody knows where to raise")
+        told = self._on_lost
+
+        async def acquire() -> Held:
+            held = await self._lock.acquire(wait)
+            if told is not None:
+                held.on_lost(lambda _: self._thread.start_aside(told))
+            return held
+
+        held = SyncHeld(self._thread.get(acquire, Held.release), self._thread, self._client)
+        with self._gate:
+            self._acquired = [*self._unreleased(), (threading.get_ident(), held)]
+        return held
+
+    def release(self) -> None:
+        """Gives back what was acquired last, by this thread if it did. LockLost: it was in doubt, or lost, before that.
+
+        NotHeld: nothing that was acquired by this object is left.
+        """
+        with self._gate:
+            left = self._unreleased()
+            own = [each for each in left if each[0] == threading.get_ident()] or left
+            if own:
+                left.remove(own[-1])
+            self._acquired = left
+        self._thread.run(self._lock.give_back(own[-1][1]._seen if own else None))
+
+    def _unreleased(self) -> list[tuple[int, SyncHeld]]:
+        return [each for each in self._acquired if not each[1]._seen.released]
+
+    def locked(self) -> bool:
+        """Whether anybody holds it now, or one of several keys: this client or another."""
+        return self._thread.run(self._lock.locked())

@@ -126,8 +126,11 @@ class SafetyValve:
         return self._verifier is None or not self._verifier.last_seen_leased(self._resource_id(name))
 
     def _free(self, file: _File) -> Freed | None:
-        now = file.path.lstat() if file.path.exists() else None
-        if now is None or (now.st_ino, now.st_mtime) != (file.inode, file.changed):
+        try:
+            now = file.path.lstat()
+        except FileNotFoundError:
+            return None
+        if (now.st_ino, now.st_mtime) != (file.inode, file.changed):
             return None
         freed = Freed(file.name, self._resource_id(file.name), file.size_bytes, time.time())
         if not self._dry_run:

@@ -169,9 +169,11 @@ class LeaseVerifier:
                 else:
                     await self._confirm(LAGGING_AT * self._ttl_s)
             except TimeoutError:
-                # The node that is watched lags behind, or is cut off. Another goes on from the same place.
+                # The node that is watched lags behind, or is cut off. Another goes on from the same place, if what is
+                # known is what the watch changes; else the leases are listed anew.
                 self._client.calls.move_on()
-                self._follow()
+                if self._coming is self._holders:
+                    self._follow()
             except HoldfastError:
                 continue
 

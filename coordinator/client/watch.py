@@ -74,6 +74,7 @@ async def watch(
         after = str(max(0, first - 1))
     pause_s, heard = FIRST_PAUSE_S, clock.now()
     while True:
+        endpoint = client.calls.current
         try:
             async with contextlib.aclosing(_stream(client, {**query, "after": after})) as stream:
                 async for place, event in stream:
@@ -82,12 +83,15 @@ async def watch(
                         yield event
                     if told is not None and place:
                         told(place)
+                    client.calls.members.look_if_due()
                     pause_s, heard = FIRST_PAUSE_S, clock.now()
         except _Broken as broken:
             if clock.now() - heard >= patience:
                 message = f"no node was heard for {patience:g} s: {broken}; watch again with after={after!r}"
                 raise Unavailable(message) from broken
-        client.calls.move_on()
+        client.calls.members.unreached()
+        # Others of this client may have gone on to a better one meanwhile.
+        client.calls.move_on(endpoint)
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
@@ -108,6 +112,7 @@ async def _stream(client: Client, query: Mapping[str, str]) -> AsyncGenerator[tu
         ) as answer:
             if answer.status != 200:
                 raise _refusal(endpoint, answer.status, await answer.read())
+            client.calls.members.heard(answer.headers.get("X-Holdfast-Leader", ""))
             async for name, place, document in _messages(answer.content):
                 if name == "compacted":
                     raise _compacted(document["revision"])

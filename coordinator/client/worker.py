@@ -157,10 +157,13 @@ class Worker:
         except TooMuch as error:
             _log.warning("tasks: %s", error)
             tasks = []
+            await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))  # it was answered at once, and would be again
         except Denied:
             self._unanswered = None
             raise
         except HoldfastError as error:
+            if self._client.calls.closed:
+                raise
             _log.warning("tasks could not be acquired: %s", error)
             await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))
             return []

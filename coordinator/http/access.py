@@ -249,7 +249,8 @@ async def _knows_session(token: AccessToken, right: Right, namespace: str, sessi
     if not token.bound or (right == "read" and token.whole(right, namespace)):
         return True
     session = service.machine.session(namespace, session_id)
-    if session is None:
+    if session is None or not token.owns(session.client_id):
+        # It may be new, or another's by now. Also if it is known to be another's: that must take no less time.
         await _catch_up(service)
         session = service.machine.session(namespace, session_id)
     return session is None or token.owns(session.client_id)
@@ -264,11 +265,11 @@ async def hidden_leases(
     if len(lease_ids) > MAX_LOOKUP_LEASES:
         message = f"with a token of one prefix, at most {MAX_LOOKUP_LEASES} leases at a time; send fewer"
         raise ApiError(413, "too_large", message, details={"limit": MAX_LOOKUP_LEASES})
-    keys = service.machine.lease_keys(namespace, lease_ids)
-    if None in keys:
-        await _catch_up(service)
-        keys = service.machine.lease_keys(namespace, lease_ids)
     prefixes = tuple(token.prefixes("write", namespace))
+    keys = service.machine.lease_keys(namespace, lease_ids)
+    if not all(key is not None and key.startswith(prefixes) for key in keys):
+        await _catch_up(service)  # also for what is known to be another's: that must take no less time
+        keys = service.machine.lease_keys(namespace, lease_ids)
     pairs = zip(lease_ids, keys, strict=True)
     return frozenset(number for number, key in pairs if key is not None and not key.startswith(prefixes))
 
@@ -342,7 +343,7 @@ async def _while_allowed(call: Call, handler: Callable[[Call], Awaitable[web.Str
                 news.clear()
                 if caller is not None and not caller.stands(service):
                     raise unauthenticated("this access token was revoked, or has expired, while the request waited")
-                left_s = None if caller is None else _left_s(caller.token, service)
+                left_s = None if caller is None else _left_s(caller, service)
                 told = asyncio.ensure_future(news.wait())
                 await asyncio.wait({serving, told}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 told.cancel()
@@ -353,5 +354,10 @@ async def _while_allowed(call: Call, handler: Callable[[Call], Awaitable[web.Str
             await asyncio.gather(serving, return_exceptions=True)
 
 
-def _left_s(token: AccessToken, service: Service) -> float | None:
-    return None if token.expires_ms is None else max(0.001, (token.expires_ms - service.now_ms()) / 1000)
+def _left_s(caller: Caller, service: Service) -> float | None:
+    """Until its token ends, or what proved it does: a secret that was replaced, also while it waits."""
+    token = service.machine.token(caller.token.token_id) or caller.token
+    ends = [] if token.expires_ms is None else [token.expires_ms]
+    if hmac.compare_digest(caller.digest, token.before):
+        ends.append(token.before_until_ms)
+    return max(0.001, (min(ends) - service.now_ms()) / 1000) if ends else None

@@ -8,7 +8,7 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinator.clientlimits import BODY_BYTES, ClientLimits
+from coordinator.clientlimits import BODY_BYTES, UNTAKEN_BYTES, ClientLimits
 from coordinator.http import (
     backup,
     cluster_routes,
@@ -37,11 +37,13 @@ from coordinator.http import (
     watch,
 )
 from coordinator.http.bodies import respond
+from coordinator.http.early import EARLY, UNTAKEN, Early
 from coordinator.http.entrance import BODIES, LIMITS, Bodies, R, entrance
 from coordinator.http.errors import ApiError
 from coordinator.http.forwarding import forwarding_client
 from coordinator.http.keys import NODE
 from coordinator.http.operations import Operation
+from coordinator.http.outside import OPERATED, outside
 from coordinator.http.ports import NodeView
 from coordinator.http.shedding import Shed
 from coordinator.http.whole import ANSWERS, Answers, Request, Whole
@@ -65,22 +67,26 @@ def build_app(
     node: NodeView, *, limits: ClientLimits | None = None, body_bytes_max: int = BODY_BYTES
 ) -> web.Application:
     """The whole REST interface in front of `node`."""
-    app = web.Application(middlewares=[_one_error_shape, entrance], client_max_size=body_bytes_max)
+    app = web.Application(middlewares=[_one_error_shape, entrance, outside], client_max_size=body_bytes_max)
     app[NODE] = node
     app[LIMITS] = limits or ClientLimits()
     app[BODIES] = Bodies()
+    app[EARLY], app[UNTAKEN] = Early(), Early(UNTAKEN_BYTES)
     app.cleanup_ctx.append(node.admission.watch_load)
     app.on_shutdown.append(node.admission.stop)
     app.on_response_prepare.append(_on_prepare)
     app.cleanup_ctx.append(forwarding_client)
     operations = app[OPERATIONS] = all_operations()
-    app.add_routes([operation.route() for operation in operations])
-    answers: Answers = {
-        (operation.method, operation.path): partial(_answered, partial(entrance, handler=operation.serving()))
-        for operation in operations
-        if operation.takes_whole
-    }
-    app[ANSWERS] = answers
+    routes = [operation.route() for operation in operations]
+    app[OPERATED] = frozenset(route.handler for route in routes)
+    app.add_routes(routes)
+    app[ANSWERS] = Answers(
+        {
+            (operation.method, operation.path): partial(_answered, partial(entrance, handler=operation.serving()))
+            for operation in operations
+            if operation.takes_whole
+        }
+    )
     app.add_routes(openapi.routes(operations))
     app.add_routes(ui.routes())
     return app
@@ -100,7 +106,7 @@ async def _one_error_shape(request: R, handler: Callable[[R], Awaitable[web.Stre
         return await handler(request)
     except Shed as error:
         answer = respond(request, error.body(), error.status, error.headers())
-        return request.app[NODE].admission.held(answer, error.retry_s)
+        return request.app[NODE].admission.held(answer, error)
     except ApiError as error:
         return respond(request, error.body(), error.status, error.headers())
     except web.HTTPException as error:

@@ -82,6 +82,6 @@ def operations() -> list[Operation]:
             method="GET", tag="operations", path="/api/v1/backup", handler=backup, spaced=False, streams=True,
             about="A backup as of a linearizable revision. Every block of it and the whole are checksummed: "
             "`holdfast backup FILE` takes it and checks it, `holdfast restore FILE` begins a new cluster with it.",
-            answers={200: {}}, denials=(429,),
+            answers={200: {"type": "string", "format": "binary"}}, form=BACKUP, denials=(429,),
         ),
     ]  # fmt: skip

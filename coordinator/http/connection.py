@@ -16,7 +16,17 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from coordinator.clientlimits import HEAD_BYTES, HEADER_BYTES, HEADERS, LINE_BYTES, LINGER_S, SEND_S, ClientLimits
+from coordinator.clientlimits import (
+    EARLY_REQUEST_BYTES,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    HEADERS,
+    LINE_BYTES,
+    LINGER_S,
+    SEND_S,
+    ClientLimits,
+)
+from coordinator.http.early import EARLY, UNTAKEN, Passed
 from coordinator.http.errors import ApiError
 from coordinator.http.shedding import Held
 from coordinator.http.whole import (
@@ -24,10 +34,12 @@ from coordinator.http.whole import (
     BODY_MOST,
     HEAD_KEPT_MOST,
     HEAD_MOST,
-    HEADS_KEPT,
     PIECES_MOST,
+    Answers,
+    Fields,
     Head,
     Whole,
+    keep,
     read_head,
     written,
 )
@@ -42,8 +54,9 @@ class Connection(web.RequestHandler):
     `left` is called once, when the connection is gone."""
 
     __slots__ = (
-        "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_full", "_head_bytes", "_head_since",
-        "_heads", "_idle_since", "_left", "_limits", "_pieces", "_serving", "_stuck_since", "_unanswered", "_wire",
+        "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_fields", "_full", "_head_bytes",
+        "_head_since", "_heads", "_idle_since", "_left", "_limits", "_passed", "_pieces", "_serving",
+        "_stuck_since", "_unanswered", "_wire",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +78,7 @@ class Connection(web.RequestHandler):
             lingering_time=LINGER_S,
         )
         self._app = app
-        self._answers = app.get(ANSWERS, {})
+        self._answers = app[ANSWERS] if ANSWERS in app else Answers({})
         self._limits = limits
         self._left = left
         self._serving = False
@@ -87,12 +100,14 @@ class Connection(web.RequestHandler):
         """Bytes that are to come of the last of them; None once it cannot be told where it ends."""
         self._answering: asyncio.Task[None] | None = None
         self._heads: dict[bytes, Head] = {}
+        self._fields: dict[bytes, Fields] = {}
         self._behind = bytearray()
         """What came while a request was answered here, or of one whose body is not complete yet."""
         self._pieces = 0
         """In how many reads that came."""
         self._full = False
         """So much came that nothing more is read."""
+        self._passed = Passed()
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -105,20 +120,26 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
         if self._answering is not None:
             self._answering.cancel()
+        self._behind, self._passed = bytearray(), Passed()
+        self._note_early()
+        self._note_untaken(0)
         self._left()
 
     def data_received(self, data: bytes) -> None:
         if self._answering is None and not self._behind:
             if not self._is_free or not self._take(data):
                 self._pass_on(data)
-            return
-        self._behind += data
-        self._pieces += 1
-        if self._answering is None:
-            self._go_on()
-        elif len(self._behind) > BODY_MOST and self.transport is not None:
+                return
+        else:
+            self._behind += data
+            self._pieces += 1
+            if self._answering is None:
+                self._go_on()
+        if self._answering is not None and len(self._behind) > BODY_MOST and self.transport is not None:
             self._full = True
             self.transport.pause_reading()
+        if self._behind:
+            self._note_early()
 
     # --- what came whole ------------------------------------------------------------------------------------------
 
@@ -133,7 +154,7 @@ class Connection(web.RequestHandler):
         head = self._head_of(data[: end + 2]) if end > 0 else None
         if head is None:
             return False
-        stop = end + 4 + (head.content_length or 0)
+        stop = end + 4 + (head.fields.content_length or 0)
         if stop <= len(data):
             self._answering = self._loop.create_task(self._answer(head, data[end + 4 : stop]))
             self._behind += data[stop:]
@@ -147,11 +168,10 @@ class Connection(web.RequestHandler):
     def _head_of(self, raw: bytes) -> Head | None:
         head = self._heads.get(raw)
         if head is None:
-            head = read_head(raw, self._answers)
-            if head is not None and len(raw) <= HEAD_KEPT_MOST:
-                if len(self._heads) >= HEADS_KEPT:
-                    self._heads.clear()
-                self._heads[raw] = head
+            head = read_head(raw, self._answers, self._fields)
+            # What has names in its path is another one each time.
+            if head is not None and not head.places and len(raw) <= HEAD_KEPT_MOST:
+                keep(self._heads, raw, head)
         return head
 
     async def _answer(self, head: Head, body: bytes) -> None:
@@ -176,25 +196,48 @@ class Connection(web.RequestHandler):
     def _go_on(self) -> None:
         """With what came meanwhile, if anything did."""
         data, self._behind = bytes(self._behind), bytearray()
-        if self._full and self.transport is not None:
-            self._full = False
-            self.transport.resume_reading()
         if data and (not self._is_free or not self._take(data)):
             self._pass_on(data)
         if not self._behind:
             self._pieces = 0
+        # Not before there is room: or each of many small requests that came together would let in as much again.
+        if self._full and (self._answering is None or len(self._behind) <= BODY_MOST):
+            self._full = False
+            if self.transport is not None and not (self._reading_paused or self._buffer_paused):
+                self.transport.resume_reading()
+
+    # --- what came before its turn --------------------------------------------------------------------------------
+
+    def _note_early(self) -> None:
+        early, size = self._app.get(EARLY), len(self._behind) + self._passed.size
+        if early is not None and (size or early.held):
+            early.note(self, size)
+
+    def cut_off(self) -> None:
+        self._ending = True
+        if self._wire is not None:
+            self._loop.call_soon(self._wire.abort)  # it may be writing just now
 
     # --- what is aiohttp's ----------------------------------------------------------------------------------------
 
     def _pass_on(self, data: bytes) -> None:
+        early, due = self._unanswered and self._body.is_eof(), self._due
         if data and self._body.is_eof():
             self._head_bytes += len(data)
             if self._head_since is None:
                 self._head_since = self._loop.time()
         known = len(self._messages)
         super().data_received(data)
-        self._due = self._due_after(data, len(self._messages) - known)
-        self._unanswered += len(self._messages) - known
+        new = len(self._messages) - known
+        self._due = self._due_after(data, new)
+        self._unanswered += new
+        # What a WebSocket sends has its own bounds.
+        counts = early or self._unanswered > 1 or (self._due is None and (new or due is not None))
+        if self._payload_parser is None and counts:
+            self._passed.add(len(data) + EARLY_REQUEST_BYTES * max(0, new - (not early)), new)
+            self._note_early()
+        else:
+            self._passed.add(0, new)
         if self._messages:
             # Heads that are complete. What may have come of another one behind them counts with its next bytes.
             _, self._body = self._messages[-1]
@@ -217,10 +260,17 @@ class Connection(web.RequestHandler):
     def pause_writing(self) -> None:
         self._stuck_since = self._loop.time()
         super().pause_writing()
+        self._note_untaken()
 
     def resume_writing(self) -> None:
         self._stuck_since = None if self.transport is not None else self._loop.time()
         super().resume_writing()
+        self._note_untaken(0)
+
+    def _note_untaken(self, size: int | None = None) -> None:
+        untaken = self._app.get(UNTAKEN)
+        if untaken is not None and self._wire is not None:
+            untaken.note(self, self._wire.get_write_buffer_size() if size is None else size)
 
     # --- bounds ---------------------------------------------------------------------------------------------------
 
@@ -235,10 +285,12 @@ class Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._unanswered -= 1
+            self._passed.answered()
             self._ending = self._ending or not resp.keep_alive
             self._answered()
 
     def _answered(self) -> None:
+        self._note_early()
         self._serving = False
         self._idle_since = self._loop.time()
         if self._head_since is not None:
@@ -268,6 +320,7 @@ class Connection(web.RequestHandler):
 
     def look(self, now: float) -> None:
         if self._stuck_since is not None:
+            self._note_untaken()
             if now - self._stuck_since > SEND_S and self._wire is not None:
                 self._wire.abort()  # closing it would wait until the client has taken what it does not take
         elif self._serving or self._messages or self._answering is not None:

@@ -14,12 +14,12 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Coroutine
-from ipaddress import ip_address, ip_network
 from typing import Any
 
 from aiohttp import web
 
 from cluster.listener import SHORTAGE, bind_all
+from coordinator.addresses import place_of
 from coordinator.clientlimits import BACKLOG, DESCRIPTORS_KEPT, LOOK_S, SHORTAGE_PAUSE_S, ClientLimits
 from coordinator.events import log_event
 from coordinator.http.connection import Connection, plain_refusal
@@ -95,7 +95,7 @@ class Door:
         await asyncio.sleep(SHORTAGE_PAUSE_S)
 
     def _take(self, connection: socket.socket, address: str) -> None:
-        place = _place_of(address)
+        place = place_of(address)
         if self._open >= self._most:
             self._turn_away(connection, CROWDED)
         elif self._places[place] >= self._limits.connections_per_address:
@@ -164,14 +164,6 @@ class _Seat:
             del door._places[self._place]
         if self._connection is not None:
             door._connections.pop(self._connection, None)
-
-
-def _place_of(address: str) -> str:
-    """Whoever has one IPv6 address has the 2^64 around it."""
-    known = ip_address(address.partition("%")[0])
-    if known.version == 6 and known.ipv4_mapped is None:
-        return str(ip_network((known, 64), strict=False))
-    return str(known)
 
 
 def _affordable(connections: int) -> int:

@@ -11,11 +11,14 @@ from aiohttp import web
 
 from coordinator.clientlimits import BODIES_BYTES, BODIES_BYTES_PER_NAMESPACE, HEAD_BYTES, ClientLimits
 from coordinator.http.connection import LARGE_HEAD, Connection
-from coordinator.http.errors import ApiError
+from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.whole import Request, Whole
 
 LIMITS = web.AppKey("limits", ClientLimits)
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
+_DECIDING = frozenset(("authorization", "content-type", "host", "idempotency-key", "origin"))
+_OWN = "x-holdfast-"
+"""Headers by which it is decided who asks, for what, and whether it may."""
 
 
 class Bodies:
@@ -70,6 +73,7 @@ async def entrance(request: R, handler: Callable[[R], Awaitable[web.StreamRespon
     try:
         if not isinstance(request, Whole):
             _refuse_large_head(request)
+            _refuse_said_twice(request)
         refuse_cross_site(request)
         return await handler(request)
     finally:
@@ -80,6 +84,15 @@ def _refuse_large_head(request: web.Request) -> None:
     """One that came too quickly for its connection to notice."""
     if len(request.raw_path) + sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_BYTES:
         raise ApiError(LARGE_HEAD.status, LARGE_HEAD.code, LARGE_HEAD.message)
+
+
+def _refuse_said_twice(request: web.Request) -> None:
+    """Whatever stands in front of the node may have looked at the other one. What came whole has none twice."""
+    names = [name.decode("latin-1").lower() for name, _ in request.raw_headers]
+    told = [name for name in names if name in _DECIDING or name.startswith(_OWN)]
+    if len(told) != len(set(told)):
+        twice = next(name for name in told if told.count(name) > 1)
+        raise bad_request(f"the header {twice} is there twice; send it once", field=twice)
 
 
 def refuse_cross_site(request: Request) -> None:

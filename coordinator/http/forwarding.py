@@ -1,13 +1,20 @@
-"""Any node takes any request: what only the leader, or only one member, can do goes one hop to its HTTP address."""
+"""Any node takes any request: what only the leader, or only one member, can do goes one hop to its HTTP address.
+
+What listens there may be something else: a mistyped address, a proxy in its way. Only what a node can have said goes
+back to the client; anything else is the same as no answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
+import msgpack
 from aiohttp import web
 
+from coordinator.http.bodies import JSON, MSGPACK
 from coordinator.http.errors import ApiError
 from coordinator.http.keys import NODE
 from coordinator.http.ports import MemberView, StatusView
@@ -21,6 +28,12 @@ CLIENT = web.AppKey("forwarding_client", aiohttp.ClientSession)
 _SENT_ON = ("Authorization", "Content-Type", "Accept", "Idempotency-Key", "X-Holdfast-Namespace")
 _SENT_BACK = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _CONNECT_TIMEOUT_S = 2.0
+_ANSWER_BYTES = 4 << 20
+"""More than any answer that is passed on can have."""
+
+
+class _NoNode(aiohttp.ClientError):
+    """Whoever answered, it was no node."""
 
 
 async def forwarding_client(app: web.Application) -> AsyncIterator[None]:
@@ -59,7 +72,7 @@ async def ask_member(request: Request, member: MemberView, timeout_s: float) -> 
     try:
         return await _passed_on(request, member, timeout_s)
     except (aiohttp.ClientError, TimeoutError):
-        message = f"{member.id} does not answer at {member.http}; the other members go on without it"
+        message = f"{member.id} does not answer at {member.http}"
         raise ApiError(503, "no_answer", message, outcome="retry") from None
 
 
@@ -81,7 +94,25 @@ async def _passed_on(request: Request, member: MemberView, timeout_s: float) -> 
         allow_redirects=False,
     ) as answer:
         kept = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
-        return web.Response(body=await answer.read(), status=answer.status, headers=kept)
+        return web.Response(body=await _body_of(answer), status=answer.status, headers=kept)
+
+
+async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
+    """Of what a node says: a document, and one about an error if and only if the status says so."""
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > _ANSWER_BYTES:
+            raise _NoNode("it does not end")
+    try:
+        if answer.content_type not in (JSON, MSGPACK):
+            raise ValueError(answer.content_type)
+        document = json.loads(body) if answer.content_type == JSON else msgpack.unpackb(bytes(body))
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        raise _NoNode("it is no document") from None
+    if not isinstance(document, dict) or ("error" in document) != (answer.status != web.HTTPOk.status_code):
+        raise _NoNode("it is another's document")
+    return bytes(body)
 
 
 def client_identity(request: Request) -> str | None:

@@ -11,12 +11,13 @@ from coordinator.http.errors import ApiError
 from coordinator.http.fields import Choice, Field, Identity, Integer, Many, Shape, Text, hex_id
 from coordinator.http.moments import epoch_ms, ttl_ms
 from coordinator.http.operations import Call, Operation
-from coordinator.http.schemas import EPOCH_MS, ID, MS, NULLABLE_ID, NULLABLE_TEXT, TEXT, TOKEN, listed, record
+from coordinator.http.schemas import COUNT, EPOCH_MS, ID, MS, NULLABLE_ID, NULLABLE_TEXT, TEXT, TOKEN, listed, record
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.limits import (
     LISTED_WAITERS,
     MAX_BLOCK_MS,
+    MAX_HOLDERS_PER_KEY,
     MAX_KEYS_PER_ACQUIRE,
     MAX_LISTED_LOCKS,
     MAX_LOCK_DELAY_MS,
@@ -89,7 +90,7 @@ async def _acquire(call: Call, command: c.AcquireLock | c.AcquireLocks, first_ke
 
 
 def _standing(call: Call, key: str) -> dict[str, Any]:
-    lock = call.service.machine.lock(call.namespace, key, waiters=0)
+    lock = call.service.machine.lock(call.namespace, key, waiters=0, holders=1)
     holder = lock.holders[0].client_id if lock is not None and lock.holders else None
     return {"holder": holder, "queue_length": 0 if lock is None else lock.queue_length}
 
@@ -166,9 +167,10 @@ async def break_lock(call: Call) -> web.Response:
 
 async def get(call: Call) -> web.Response:
     point = await call.read()
-    lock = call.service.machine.lock(call.namespace, call.places["key"], point.now_ms, call.query["waiters"])
+    key, query = call.places["key"], call.query
+    lock = call.service.machine.lock(call.namespace, key, point.now_ms, query["waiters"], query["holders"])
     if lock is None:
-        raise ApiError(404, "unknown_lock", f"nobody holds {call.places['key'][:64]} or waits for it")
+        raise ApiError(404, "unknown_lock", f"nobody holds {key[:64]} or waits for it")
     return call.answer(_lock(lock), point)
 
 
@@ -189,6 +191,7 @@ def _lock(lock: LockView) -> dict[str, Any]:
         "fencing_token": max((holder["fencing_token"] for holder in holders), default=None),
         "ttl_ms": min((holder["ttl_ms"] for holder in holders), default=None),
         "holders": holders,
+        "holder_count": lock.holder_count,
         "waiters": [
             {
                 "client_id": waiter.client_id,
@@ -231,9 +234,21 @@ _HOLDER = record(
 )  # fmt: skip
 _LOCK = record(
     lock_key=TEXT, mode=TEXT, permits=MS, holder=NULLABLE_TEXT, fencing_token={"type": ["integer", "null"]},
-    ttl_ms={"type": ["integer", "null"]}, holders=listed(_HOLDER),
+    ttl_ms={"type": ["integer", "null"]}, holders={**listed(_HOLDER), "description": "Those that were asked for."},
+    holder_count=COUNT,
     waiters=listed(record(client_id=TEXT, mode=TEXT, keys=MS, wait_left_ms=MS)), queue_length=MS, delay_left_ms=MS,
 )  # fmt: skip
+
+
+_TOLD: dict[str, Field] = {
+    "waiters": Integer(
+        low=0, high=MAX_WAITERS_PER_KEY, default=MAX_WAITERS_PER_KEY, about="Tell of so many at most."
+    ),
+    "holders": Integer(
+        low=1, high=MAX_HOLDERS_PER_KEY, default=MAX_HOLDERS_PER_KEY,
+        about="Tell of so many at most; fencing_token and ttl_ms are those of the ones told of.",
+    ),
+}  # fmt: skip
 
 
 def operations() -> list[Operation]:
@@ -242,11 +257,6 @@ def operations() -> list[Operation]:
     holder: dict[str, Field] = {"lock_key": KEY, "client_id": _CLIENT, "fencing_token": TOKEN_FIELD}
     keys = Many(required=True, item=KEY, most=MAX_KEYS_PER_ACQUIRE, distinct=True, about="All of them or none.")
     extend = Integer(required=True, low=MIN_TTL_MS, high=MAX_TTL_MS, about="From now on.", example=5_000)
-    waiting: dict[str, Field] = {
-        "waiters": Integer(
-            low=0, high=MAX_WAITERS_PER_KEY, default=MAX_WAITERS_PER_KEY, about="Tell of so many at most."
-        ),
-    }
     listing: dict[str, Field] = {
         "prefix": Text(least=0, default="", about="Keys that begin so."),
         "after": Text(least=0, default="", about="Keys after this one: the last of the page before."),
@@ -277,11 +287,11 @@ def operations() -> list[Operation]:
         ),
         Operation(
             **get_, path="/api/v1/locks", handler=list_locks, query=Shape(listing),
-            about=f"Locks by prefix, in the order of their keys, each with the first {LISTED_WAITERS} who wait.",
+            about=f"Locks by prefix, in the order of their keys; of each {LISTED_WAITERS} holders and waiters.",
             answers={200: record(locks=listed(_LOCK))}, denials=(404,),
         ),
         Operation(
-            **get_, path="/api/v1/locks/{key:(?s:.+)}", handler=get, places=Shape({"key": KEY}), query=Shape(waiting),
+            **get_, path="/api/v1/locks/{key:(?s:.+)}", handler=get, places=Shape({"key": KEY}), query=Shape(_TOLD),
             about="Who holds a lock, and who waits, in order.", answers={200: _LOCK}, denials=(404,),
         ),
     ]  # fmt: skip

@@ -73,12 +73,13 @@ def _refusals(operation: Operation) -> list[int]:
 
 
 def _operation(operation: Operation, path: str) -> dict[str, Any]:
+    answers = operation.answers.items()
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}_{path.removeprefix('/api/v1')}").strip("_"),
         "summary": operation.about,
         "tags": [operation.tag],
         "parameters": _parameters(operation),
-        "responses": {str(status): _answer(schema, status) for status, schema in operation.answers.items()}
+        "responses": {str(status): _answer(schema, status, operation.form) for status, schema in answers}
         | {str(status): _error(status) for status in _refusals(operation)},
         # Either: a node that does not ask for tokens takes requests without one.
         "security": [] if operation.need.place == "open" else [{"token": []}, {}],
@@ -98,6 +99,7 @@ def _operation(operation: Operation, path: str) -> dict[str, Any]:
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     found = [_parameter(name, "path", field) for name, field in operation.places.fields.items()]
     found += [_parameter(name, "query", field) for name, field in operation.asked_in_url().fields.items()]
+    found += [_parameter(name, "header", field) for name, field in operation.headers.fields.items()]
     if operation.spaced:
         found.append(
             {"name": NAMESPACE, "in": "header", "schema": {"type": "string", "minLength": 1, "default": "default"}}
@@ -117,10 +119,10 @@ def _parameter(name: str, where: str, field: Field) -> dict[str, Any]:
     return shown | ({"description": field.about} if field.about else {})
 
 
-def _answer(schema: Mapping[str, Any], status: int) -> dict[str, Any]:
+def _answer(schema: Mapping[str, Any], status: int, form: str = JSON) -> dict[str, Any]:
     described: dict[str, Any] = {"description": _MEANINGS[status], "headers": _headers()}
     if schema:
-        described["content"] = {JSON: {"schema": schema}}
+        described["content"] = {form: {"schema": schema}}
     return described
 
 

@@ -12,11 +12,14 @@ from aiohttp import web
 
 from cluster.ports import Committed, Denied, Outcome
 from coordinator.http.access import Caller, actor_of, admit, denial, enter, serve, shown
-from coordinator.http.bodies import PACKED, read_object, respond
+from coordinator.http.bodies import JSON, PACKED, read_object, respond
 from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Shape, Text
 from coordinator.http.keys import NODE
 from coordinator.http.needs import Need, need_of
+from coordinator.http.outside import take_turn
+from coordinator.http.shedding import Shed
+from coordinator.http.turnstile import Turnstile
 from coordinator.http.whole import Request, Whole
 from coordinator.machine import results as r
 from coordinator.machine.commands import Command
@@ -68,6 +71,8 @@ class Operation:
     body: Shape | None = None
     query: Shape = field(default_factory=Shape)
     places: Shape = field(default_factory=Shape)
+    headers: Shape = field(default_factory=Shape)
+    """Which the handler reads by itself."""
     writes: bool = False
     reads: bool = False
     spaced: bool = True
@@ -77,7 +82,9 @@ class Operation:
     streams: bool = False
     """Its answer is written piece by piece: there is none to HEAD, which has no body."""
     answers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """A JSON schema for each status beside the errors, or {} for a body that is not JSON."""
+    """A JSON schema for each status beside the errors; {} where there is none."""
+    form: str = JSON
+    """What a 200 is."""
     denials: tuple[int, ...] = ()
     """Statuses of errors beyond those every operation has."""
 
@@ -97,8 +104,8 @@ class Operation:
 
     @property
     def takes_whole(self) -> bool:
-        """Whether it can be asked by a request that came whole: aiohttp has the names in paths, and what streams."""
-        return not self.streams and "{" not in self.path
+        """Whether it can be asked by a request that came whole: what streams is aiohttp's."""
+        return not self.streams
 
     def route(self) -> web.RouteDef:
         allowed = {"allow_head": False} if self.streams else {}
@@ -115,6 +122,10 @@ class Operation:
             call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
             if self.spaced:
                 await call.take_turn(caller, urgent=urgent)
+            elif need.place == "open":
+                return await _paced(call, self.handler)
+            else:
+                await take_turn(request, caller)
             if caller is not None:
                 call.caller, call.need = caller, need
                 enter(call, need)
@@ -122,14 +133,31 @@ class Operation:
                 call.body = body.read(await read_object(request, call.body_of))
             if self.writes:
                 call.request_id = _request_id(request, call.body.get("request_id"))
+            waits = self.streams or not self.spaced or bool(need.waits and call.body[need.waits])
+            if not waits:
+                call.turnstile.begin(call.body_of)
             try:
                 return await (self.handler(call) if caller is None else serve(call, need, self.handler))
             except ApiError as error:
                 # That something is not there is an answer too, and as old as any other.
                 error.more_headers = call.age
                 raise
+            finally:
+                if not waits:
+                    call.turnstile.end(call.body_of)
 
         return handle
+
+
+async def _paced(call: Call, handler: Handler) -> web.StreamResponse:
+    """Whoever looks after a node is told that it lives, however busy it is: refusing would cost no less. But of who
+    asks too often, the connection's next request waits."""
+    try:
+        await take_turn(call.request)
+    except Shed as shed:
+        answer = await handler(call)
+        return call.request.app[NODE].admission.held(answer, shed) if isinstance(answer, web.Response) else answer
+    return await handler(call)
 
 
 def _refuse_no_text(request: Request, place: str) -> None:
@@ -229,6 +257,10 @@ class Call:
         part = self.places if name in self.places else self.body
         part[name] = MAX_ID
 
+    @property
+    def turnstile(self) -> Turnstile:
+        return self.request.app[NODE].admission.turnstile
+
     async def take_turn(self, caller: Caller | None, *, urgent: bool) -> None:
         """Before the body is read; Shed if this namespace gets none now. Who may not be there takes nobody's."""
         node, namespace = self.request.app[NODE], self.asked_namespace
@@ -238,7 +270,7 @@ class Call:
         per_s = node.service.machine.requests_per_s(namespace) if of_it else None
         known = self.body_of = namespace if per_s is not None else ""
         node.admission.admit(namespace, per_s, body_bytes=self.request.content_length or 0, urgent=urgent)
-        await node.admission.turnstile.turn(known)
+        await self.turnstile.turn(known)
 
     # --- writes ---------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ def numbered(count: int) -> tuple[str, ...]:
 async def list_shards(call: Call) -> web.Response:
     point = await call.read()
     reader = _reader(call, point.now_ms)
-    found = _page(call, [(view.shard, view) for view in reader.shards(call.namespace, call.places["queue"])])
+    after, limit = call.query["after"] or "", call.query["limit"]
+    found = reader.shards(call.namespace, call.places["queue"], after, limit + 1)
     shards = [
         {
             "shard": view.shard,
@@ -54,9 +55,9 @@ async def list_shards(call: Call) -> web.Response:
             "revoking": view.revoking,
             "removed": view.removed,
         }
-        for view in found[0]
+        for view in found[:limit]
     ]
-    return call.answer({"shards": shards, "next": found[1]}, point)
+    return call.answer({"shards": shards, "next": shards[-1]["shard"] if len(found) > limit else None}, point)
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 Nothing of a refused request is read but its head. A namespace over its own rate is refused, busy or not. A node that
 is busy refuses requests of the namespaces that ask for more than their share, as many of them as it takes to be no
-longer busy; the others notice nothing. Whoever is refused is told for how long, and until then nothing more is read
-from that connection (`Admission.held`): not every client waits by itself. No two are told the same, or those that were
-refused together would come again together.
+longer busy; the others notice nothing. Whose they are is seen by the crowd: who has more requests here, in work,
+waiting or told to stay away, than an equal part of all. That is known at once. A count over time is not: when another
+one begins, it takes the one that was here before for the one that asks most.
+
+Whoever is refused is told for how long, and until then nothing more is read from that connection (`held`): not every
+client waits by itself. No two are told the same, or those that were refused together would come again together.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +29,7 @@ from coordinator.clientlimits import (
     BUSY_CROWD,
     BUSY_LAG_S,
     MODEST_REQUESTS,
+    MOMENT_S,
     PRESSURE_MOST,
     PRESSURE_URGENT,
     REFUSALS_PER_S,
@@ -32,33 +38,45 @@ from coordinator.clientlimits import (
     TICK_S,
 )
 from coordinator.http.errors import ApiError
+from coordinator.http.shares import NOBODY, Bucket, Shares
 from coordinator.http.turnstile import Turnstile
 from coordinator.machine.limits import MAX_NAMESPACES
 
 _AVERAGED_S = 0.2
 _PRESSURE_UP, _PRESSURE_DOWN, _PRESSURE_EASED = 2.0, 0.2, 0.04
-"""A second: while busy, while not, and while not only because somebody is refused. Half a second of overload reaches
-the most, and five let go of it once it is over."""
+"""A second: while busy, while not, and while not only because somebody is refused. Half a second of a little too much
+reaches the most, and five let go of it once it is over."""
+_BUSIEST = 8.0
+"""So many times as fast at most, when it is far too much."""
 _BESIEGED_PER_S = 10
 """With fewer refusals than that, it is over."""
 
 
 class Shed(ApiError):
-    """Refused before anything was done. `retry_s`: when it makes sense to come again, and is read again."""
+    """Refused before anything was done. `retry_s`: when it makes sense to come again, and is read again. `crowd`:
+    the namespace that it was too much of, if the node is busy."""
 
-    def __init__(self, code: str, message: str, retry_s: float, details: dict[str, Any]) -> None:
+    def __init__(
+        self, code: str, message: str, retry_s: float, details: dict[str, Any], crowd: str | None = None
+    ) -> None:
         super().__init__(429, code, message, outcome="retry", details=details)
         self.retry_s = retry_s
+        self.crowd = crowd
 
     def headers(self) -> dict[str, str]:
         return {"Retry-After": str(max(1, math.ceil(self.retry_s)))}
 
 
 class Held(web.Response):
-    def __init__(self, answer: web.Response, seconds: float, let_go: asyncio.Event) -> None:
+    """`while_away` is entered while the connection's next request waits."""
+
+    def __init__(
+        self, answer: web.Response, seconds: float, let_go: asyncio.Event, while_away: AbstractContextManager[None]
+    ) -> None:
         super().__init__(body=answer.body, status=answer.status, headers=answer.headers)
         self._seconds = seconds
         self._let_go = let_go
+        self._while_away = while_away
 
     async def write_eof(self, data: bytes = b"") -> None:
         await super().write_eof(data)
@@ -66,53 +84,9 @@ class Held(web.Response):
 
     async def hold(self) -> None:
         """Returns when the connection's next request may come."""
-        with contextlib.suppress(TimeoutError):
+        with self._while_away, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 await self._let_go.wait()
-
-
-class _Bucket:
-    """So many requests a second, and as many at once."""
-
-    def __init__(self, now: float) -> None:
-        self._left = -1.0
-        self._at = now
-
-    def missing_s(self, per_s: int, now: float) -> float:
-        """Takes one; or how long until there is one."""
-        self._left = float(per_s) if self._left < 0 else min(per_s, self._left + (now - self._at) * per_s)
-        self._at = now
-        if self._left >= 1:
-            self._left -= 1
-            return 0.0
-        return (1 - self._left) / per_s if per_s else AWAY_S
-
-
-class _Shares:
-    """What each namespace asked for over about the last SHARE_S: in this span, and a part of the span before."""
-
-    def __init__(self, now: float) -> None:
-        self._since = now
-        self._now: dict[str, float] = {}
-        self._before: dict[str, float] = {}
-        self._sums = 0.0, 0.0
-
-    def count(self, namespace: str, cost: float, now: float) -> None:
-        spans = int((now - self._since) / SHARE_S)
-        if spans:
-            self._before, self._now = (self._now if spans == 1 else {}), {}
-            self._sums = 0.0, self._sums[0] if spans == 1 else 0.0
-            self._since += spans * SHARE_S
-        self._now[namespace] = self._now.get(namespace, 0.0) + cost
-        self._sums = self._sums[0] + cost, self._sums[1]
-
-    def asks_too_much(self, namespace: str, now: float) -> bool:
-        """More than an equal part of what all ask for. One that is alone has nobody to take anything from."""
-        kept = 1 - min(1.0, (now - self._since) / SHARE_S)
-        own = self._now.get(namespace, 0.0) + self._before.get(namespace, 0.0) * kept
-        everything = self._sums[0] + self._sums[1] * kept
-        others = max(len(self._now), len(self._before)) - 1
-        return own >= MODEST_REQUESTS and own * others > everything - own
 
 
 class Admission:
@@ -131,9 +105,12 @@ class Admission:
         self._chance = chance
         self.turnstile = Turnstile()
         self._stopping = asyncio.Event()
-        self._buckets: dict[str, _Bucket] = {}
-        self._shares = _Shares(clock())
+        self._buckets: dict[str, Bucket] = {}
+        self._shares, self._lately = Shares(SHARE_S, clock()), Shares(MOMENT_S, clock())
         self._owed: dict[str, float] = {}
+        self._away: Counter[str] = Counter()
+        self._greedy: frozenset[str] = frozenset()
+        """Those that ask too much: found while the node is busy."""
         self._lag_s = self._crowd = 0.0
         """How late the loop comes to its work, and how many wait for their turn, on average."""
         self.pressure = 0.0
@@ -145,8 +122,8 @@ class Admission:
         """Shed is raised if not. `per_s`: the namespace's quota, None for one that there is not: all of those are
         one. `urgent`: a renewal or a release, without which its sender loses what it has."""
         now = self._clock()
-        known = namespace if per_s is not None else ""
-        self._shares.count(known, 1 + body_bytes / SHARE_BYTES, now)
+        known = namespace if per_s is not None else NOBODY
+        self._count(known, 1 + body_bytes / SHARE_BYTES, now)
         if per_s is not None:
             bucket = self._buckets.get(known)
             if bucket is None:
@@ -157,14 +134,29 @@ class Admission:
                 self._refused("rate_limited")
                 away_s = self._away_s(now, missing_s)
                 raise Shed("rate_limited", message, away_s, {"quota": "requests_per_s", "limit": per_s})
-        if self.pressure and self._is_due(known, now, urgent):
+        if self._is_due(known, urgent):
             message = "this node is busy and your namespace asks for most of it; slow down, or ask another node"
-            self._refused("overloaded")
-            raise Shed("overloaded", message, self._away_s(now, 1.0), {"namespace": namespace})
+            raise self._overloaded(message, known, {"namespace": namespace}, now)
+
+    def admit_outside(self, name: str) -> None:
+        """The same for what belongs to no namespace. `name`: whose it is, and begins with OUTSIDE."""
+        now = self._clock()
+        self._count(name, 1.0, now)
+        if self._is_due(name, urgent=False):
+            message = "this node is busy and you ask for most of it; slow down, or ask another node"
+            raise self._overloaded(message, name, {}, now)
+
+    def _count(self, name: str, cost: float, now: float) -> None:
+        self._shares.count(name, cost, now)
+        self._lately.count(name, cost, now)
+
+    def _overloaded(self, message: str, name: str, details: dict[str, Any], now: float) -> Shed:
+        self._refused("overloaded")
+        return Shed("overloaded", message, self._away_s(now, 1.0), details, name)
 
     def stranger(self) -> None:
         """Somebody who has shown no token that is known here: Shed if such ask for too much of a busy node."""
-        self.admit("", None)
+        self.admit(NOBODY, None)
 
     def _away_s(self, now: float, least_s: float) -> float:
         """How long those that are refused now must stay away for refusals not to become the load; some twice that."""
@@ -174,26 +166,40 @@ class Admission:
         since, count, before_per_s = self._refusing
         self._refusing = since, count + 1, before_per_s
         needed_s = max(before_per_s, count) / REFUSALS_PER_S
-        return min(AWAY_S, max(least_s, needed_s) * (1 + self._chance()))
+        return min(AWAY_S / 2, max(least_s, needed_s)) * (1 + self._chance())
 
-    def _bucket(self, namespace: str, now: float) -> _Bucket:
+    def _bucket(self, namespace: str, now: float) -> Bucket:
         if len(self._buckets) >= 2 * MAX_NAMESPACES:
             self._buckets.clear()  # mostly of namespaces that are gone; who is here begins with a full one
-        bucket = self._buckets[namespace] = _Bucket(now)
+        bucket = self._buckets[namespace] = Bucket(now)
         return bucket
 
-    def _is_due(self, namespace: str, now: float, urgent: bool) -> bool:
-        if urgent and self.pressure < PRESSURE_URGENT:
+    def _is_due(self, name: str, urgent: bool) -> bool:
+        if not urgent and self.turnstile.is_full(name):
+            return True
+        if not self.pressure or (urgent and self.pressure < PRESSURE_URGENT) or name not in self._greedy:
             return False
-        if not self._shares.asks_too_much(namespace, now):
-            return False
-        owed = self._owed.get(namespace, 0.0) + self.pressure
-        self._owed[namespace] = owed % 1
+        owed = self._owed.get(name, 0.0) + self.pressure
+        self._owed[name] = owed % 1
         return owed >= 1
 
-    def held(self, answer: web.Response, seconds: float) -> web.Response:
+    def held(self, answer: web.Response, shed: Shed) -> web.Response:
         """The same answer, sent at once; but the connection's next request waits, or until this node stops."""
-        return Held(answer, seconds, self._stopping)
+        return Held(answer, shed.retry_s, self._stopping, self._counted(shed.crowd))
+
+    @contextlib.contextmanager
+    def _counted(self, namespace: str | None) -> Iterator[None]:
+        """Those that stay away because the node is busy are a part of the crowd that made it so."""
+        if namespace is None:
+            yield
+            return
+        self._away[namespace] += 1
+        try:
+            yield
+        finally:
+            self._away[namespace] -= 1
+            if not self._away[namespace]:
+                del self._away[namespace]
 
     async def stop(self, _: web.Application) -> None:
         self._stopping.set()
@@ -206,8 +212,11 @@ class Admission:
         part = min(1.0, passed_s / _AVERAGED_S)
         self._lag_s += (late_s - self._lag_s) * part
         self._crowd += (self.turnstile.crowd - self._crowd) * part
-        if self._lag_s > BUSY_LAG_S or self._crowd > BUSY_CROWD or self._depth() > BUSY_COMMANDS:
-            self.pressure = min(PRESSURE_MOST, self.pressure + _PRESSURE_UP * passed_s)
+        busy = max(self._lag_s / BUSY_LAG_S, self._crowd / BUSY_CROWD, self._depth() / BUSY_COMMANDS)
+        if busy > 1 or self.pressure:
+            self._greedy = self._found(busy=busy > 1)
+        if busy > 1 and self._greedy:
+            self.pressure = min(PRESSURE_MOST, self.pressure + _PRESSURE_UP * min(busy, _BUSIEST) * passed_s)
         elif self.pressure:
             # While somebody still has to be refused, slowly: who comes back all at once is felt by the others.
             since, count, before_per_s = self._refusing
@@ -215,6 +224,26 @@ class Admission:
             self.pressure = max(0.0, self.pressure - (_PRESSURE_EASED if besieged else _PRESSURE_DOWN) * passed_s)
             if not self.pressure:
                 self._owed.clear()
+                self._greedy = frozenset()
+
+    def _found(self, *, busy: bool) -> frozenset[str]:
+        """Who asks too much. While the node is not busy nobody new does: what all make together, or one alone, the
+        turns share out, and nobody is refused for having been here when another one came."""
+        now, here = self._clock(), self.turnstile.here() + self._away
+        everybody = here.total()
+        crowds = {
+            each for each, own in here.items()
+            if own > BUSY_CROWD and own * self._shares.beside(each) > everybody - own
+        }  # fmt: skip
+        suspects = {self._shares.most()} if busy and not crowds else self._greedy
+        found = crowds | {each for each in suspects if self._asks_most(each, now)}
+        return frozenset(found if busy else found & self._greedy)
+
+    def _asks_most(self, namespace: str, now: float) -> bool:
+        """More than an equal part, over a while and in this moment, for one that has no crowd here."""
+        beside, (own, others) = self._shares.beside(namespace), self._shares.of(namespace, now)
+        lately, others_lately = self._lately.of(namespace, now)
+        return own >= MODEST_REQUESTS and own * beside > others and lately * beside > others_lately
 
     async def watch_load(self, _: web.Application) -> AsyncIterator[None]:
         """Ticks for the life of the app."""

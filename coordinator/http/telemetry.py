@@ -39,7 +39,7 @@ def document(service: Service) -> dict[str, Any]:
     return {
         "orphans": graph.unreferenced + reclaims.open,
         "sweep_backlog": counts.backlog,
-        "renewal_failure_rate": counted.renewal_failure_rate,
+        "renewal_failure_rate": counted.recent_renewals.refused_part,
         "renewals": counted.renewals,
         "renewal_failures": counted.renewal_failures,
         "denials": dict(counted.denials),
@@ -241,8 +241,9 @@ def operations() -> list[Operation]:
         namespace=TEXT, provider=TEXT, kind=TEXT, pending=COUNT, delayed=COUNT, claimed=COUNT, dead=COUNT,
         oldest_ms=MS, closed={"type": "boolean"},
     )  # fmt: skip
+    rate = {**NUMBER, "description": "Of the renewals asked of this node in the last minute, the part it refused."}
     numbers = record(
-        orphans=COUNT, sweep_backlog=COUNT, renewal_failure_rate=NUMBER, renewals=COUNT, renewal_failures=COUNT,
+        orphans=COUNT, sweep_backlog=COUNT, renewal_failure_rate=rate, renewals=COUNT, renewal_failures=COUNT,
         denials={"type": "object"}, active_leases=COUNT, expired_leases=COUNT, sessions=COUNT, locks=COUNT,
         waiters=COUNT, queue_depth=COUNT, watches=COUNT, watch_lag_revisions={"type": "integer"},
         leader_changes=COUNT, role=TEXT, revision=COUNT, now_ms=MS, last_fencing_token=COUNT,

@@ -22,15 +22,20 @@ from coordinator.http.access import shown_events
 from coordinator.http.errors import ApiError, bad_request, from_outcome
 from coordinator.http.fields import Choice, Field, Integer, Many, Shape, Text, hex_id
 from coordinator.http.operations import NAMESPACE, Call, Operation
+from coordinator.http.schemas import TEXT
 from coordinator.machine.events import Compacted, EventKind
 from coordinator.machine.limits import MAX_NAME_CHARACTERS
 from coordinator.watches import END, Filter, Hub, Place, Seen, Watch
 
+LAST_EVENT = "Last-Event-ID"
 SSE = "text/event-stream"
 SLOW_S = 10.0
 """A reader that takes nothing for so long, with its buffers full, is cut off."""
 COMMENT_S = 15.0
 """Something is sent at least this often, so that both sides notice a dead connection."""
+BEHIND_MS = 10_000
+"""A node that has heard of no leader for so long may be the only one that has not, or no member any more: a reader
+that has waited here for as long is sent to another."""
 EVENTS_AT_ONCE = 200
 RETRY_MS = 1_000
 
@@ -65,6 +70,7 @@ async def watch(call: Call) -> web.StreamResponse:
     watching = hub.watch(wanted, await _start(call))
     if call.caller is not None:
         watching.allowed = partial(call.caller.stands, call.service)
+    watching.staleness_ms = call.service.staleness_ms
     try:
         first = watching.read()
         if isinstance(first, Compacted):
@@ -106,8 +112,8 @@ async def _start(call: Call) -> Place | None:
 
 def _after(call: Call) -> tuple[str, Place | None]:
     """Where the reader stopped, and who says so: the last event's id, else from_revision, else nobody."""
-    header = call.request.headers.get("Last-Event-ID")
-    for name, text in (("Last-Event-ID", header), ("after", call.query["after"])):
+    header = call.request.headers.get(LAST_EVENT)
+    for name, text in ((LAST_EVENT, header), ("after", call.query["after"])):
         if text:
             revision, dot, offset = text.partition(".")
             digits = revision + (offset if dot else "0")
@@ -155,7 +161,7 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
     """Until the reader is gone (cancelled), or there is a reason to end."""
     batch, loop = first, asyncio.get_running_loop()
     silent_s = every_s or COMMENT_S
-    told_at = loop.time()
+    told_at = began_at = loop.time()
     while True:
         if not watching.allowed():
             raise Cut("token_ended")
@@ -164,6 +170,8 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
             told_at = loop.time()
         if hub.stopping:
             raise Cut("stopping")
+        if loop.time() - began_at >= BEHIND_MS / 1000 and watching.staleness_ms() >= BEHIND_MS:
+            raise Cut("behind")
         if loop.time() - told_at >= silent_s:
             revision = watching.caught_up_to
             await _taken(stream.keep() if every_s is None else stream.tell("progress", {"revision": revision}))
@@ -291,20 +299,23 @@ async def _until_closed(socket: web.WebSocketResponse) -> None:
 
 
 def operations() -> list[Operation]:
+    place = Text(most=64, about="After the event of this id; the header before the field of the URL.")
+    document = {**TEXT, "description": "A JSON document."}
+    event = {"type": "object", "properties": {"event": TEXT, "id": TEXT, "data": document}, "required": ["data"]}
     asked: dict[str, Field] = {
         "from_revision": Integer(high=1 << 62, about="The first revision to tell of; from now on without it."),
         "prefix": Text(least=0, default="", about="Keys that begin so."),
         "kinds": Many(item=Choice(options=get_args(EventKind)), most=len(get_args(EventKind)), about="Only these."),
         "owner": Text(least=0, default="", about="Only of this client."),
         "namespace": Text(most=MAX_NAME_CHARACTERS, about=f"For browsers, which cannot send {NAMESPACE}."),
-        "after": Text(most=64, about="As Last-Event-ID: after the event of this id."),
+        "after": place,
         "progress_ms": Integer(low=100, high=60_000, about="Tell how far it has come at least this often."),
     }
     return [
         Operation(
             method="GET", tag="watch", path="/api/v1/watch", handler=watch, query=Shape(asked), streams=True,
             about=f"Events as they happen: a WebSocket, or server-sent events with Accept: {SSE}. "
-            "The header Last-Event-ID resumes after that event.",
-            answers={101: {}, 200: {}}, denials=(404, 410, 429),
+            f"The header {LAST_EVENT} resumes after that event.",
+            headers=Shape({LAST_EVENT: place}), answers={101: {}, 200: event}, form=SSE, denials=(404, 410, 429),
         ),
     ]  # fmt: skip

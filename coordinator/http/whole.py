@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -29,13 +29,12 @@ BODY_MOST = 64 << 10
 PIECES_MOST = 4
 """One whose body came a little later than its head is still whole; what comes in more pieces is not."""
 HEADS_KEPT = 8
-"""Of one connection."""
+"""Of one connection, and as many headers of others."""
 HEAD_KEPT_MOST = 1 << 10
 """Longer ones are read each time: all connections together could keep too much."""
 
-_HEAD = re.compile(
-    rb"([A-Z]+) ((/[A-Za-z0-9/_-]*)(?:\?([A-Za-z0-9_.~:=&-]+))?) HTTP/1\.1\r\n((?:[A-Za-z0-9-]+: [!-~][ -~]*\r\n)+)"
-)
+_LINE = re.compile(rb"([A-Z]+) ((/[A-Za-z0-9/_-]*)(?:\?([A-Za-z0-9_.~:=&-]+))?) HTTP/1\.1\r\n")
+_FIELDS = re.compile(rb"(?:[A-Za-z0-9-]+: [!-~][ -~]*\r\n)+")
 _FIELD = re.compile(rb"([^:]+): ([^\r]+)\r\n")
 _UNUSUAL = frozenset((
     "transfer-encoding", "content-encoding", "expect", "upgrade", "te", "trailer", "http2-settings", "keep-alive",
@@ -45,21 +44,29 @@ _UNUSUAL = frozenset((
 _TYPE = re.compile("([a-z]+/[a-z0-9.+-]+)(?:; ?charset=utf-8)?")
 _LENGTH = re.compile("[0-9]{1,5}")
 _NO_TYPE = "application/octet-stream"
-_NO_PLACES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The headers of a request. Those of one connection are mostly the same again and again."""
+
+    headers: CIMultiDictProxy[str]
+    host: str
+    content_type: str
+    content_length: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """All of a request but its body. Of one connection it is mostly the same again and again."""
+    """All of a request but its body."""
 
     method: str
     raw_path: str
     path: str
     query: Mapping[str, str]
-    headers: CIMultiDictProxy[str]
-    host: str
-    content_type: str
-    content_length: int | None
+    places: Mapping[str, str]
+    """What stands in the path where the operation has a name in braces."""
+    fields: Fields
     answer: Answer
 
 
@@ -78,11 +85,11 @@ class Whole:
         self.raw_path = head.raw_path
         self.path = head.path
         self.query = head.query
-        self.headers = head.headers
-        self.host = head.host
-        self.content_type = head.content_type
-        self.content_length = head.content_length
-        self.match_info = _NO_PLACES
+        self.match_info = head.places
+        self.headers = head.fields.headers
+        self.host = head.fields.host
+        self.content_type = head.fields.content_type
+        self.content_length = head.fields.content_length
         self.body = body
 
     @property
@@ -95,24 +102,72 @@ class Whole:
 
 Request: TypeAlias = web.Request | Whole
 Answer: TypeAlias = Callable[[Whole], Awaitable[web.StreamResponse]]
-Answers: TypeAlias = dict[tuple[str, str], Answer]
-"""By method and path."""
-ANSWERS: web.AppKey[Answers] = web.AppKey("answers", dict)
+T = TypeVar("T")
+Found: TypeAlias = tuple[Answer, Mapping[str, str]]
 
 
-def read_head(raw: bytes, answers: Answers) -> Head | None:
-    """`raw`: up to the empty line. None unless it is of the plainest kind and asks for one of `answers`."""
-    found = _HEAD.fullmatch(raw)
-    if found is None:
+class Answers(dict[tuple[str, str], Answer]):
+    """By method and path, which may have names in braces. Finds what aiohttp would find, in the order it looks."""
+
+    def __init__(self, answers: Mapping[tuple[str, str], Answer]) -> None:
+        super().__init__(answers)
+        self._patterns: dict[tuple[str, str], list[tuple[re.Pattern[str], str]]] = {}
+        for method, path in answers:
+            if "{" in path:
+                before = path.partition("{")[0].rpartition("/")[0]
+                pattern = web.DynamicResource(path).get_info()["pattern"]
+                self._patterns.setdefault((method, before), []).append((pattern, path))
+
+    def find(self, method: str, path: str) -> Found | None:
+        """The answer, and what stands in the path for its names."""
+        plain = self.get((method, path))
+        if plain is not None:
+            return plain, {}
+        part = path
+        while part := part.rpartition("/")[0]:
+            for pattern, asked in self._patterns.get((method, part), ()):
+                found = pattern.fullmatch(path)
+                if found is not None:
+                    answer = self.get((method, asked))
+                    return None if answer is None else (answer, found.groupdict())
         return None
-    method, raw_path, path, asked = (part.decode() if part else "" for part in found.groups()[:4])
-    answer = answers.get((method, path))
-    query = _read_query(asked)
-    headers = CIMultiDict((name.decode(), value.decode().rstrip(" ")) for name, value in _FIELD.findall(found[5]))
+
+
+ANSWERS: web.AppKey[Answers] = web.AppKey("answers", Answers)
+
+
+def read_head(raw: bytes, answers: Answers, kept: dict[bytes, Fields] | None = None) -> Head | None:
+    """`raw`: up to the empty line. None unless it is of the plainest kind and asks for one of `answers`. Headers that
+    are among those `kept` are not read again."""
+    line = _LINE.match(raw)
+    if line is None:
+        return None
+    method, raw_path, path, asked = (part.decode() if part else "" for part in line.groups())
+    found, query = answers.find(method, path), _read_query(asked)
+    if found is None or query is None:
+        return None
+    rest = raw[line.end() :]
+    fields = kept.get(rest) if kept is not None else None
+    if fields is None:
+        fields = _read_fields(rest)
+        if fields is not None and kept is not None and len(rest) <= HEAD_KEPT_MOST:
+            keep(kept, rest, fields)
+    return None if fields is None else Head(method, raw_path, path, query, found[1], fields, found[0])
+
+
+def keep(kept: dict[bytes, T], raw: bytes, read: T) -> None:
+    """The bound of what a connection remembers."""
+    if len(kept) >= HEADS_KEPT:
+        kept.clear()
+    kept[raw] = read
+
+
+def _read_fields(raw: bytes) -> Fields | None:
+    if not _FIELDS.fullmatch(raw):
+        return None
+    headers = CIMultiDict((name.decode(), value.decode().rstrip(" ")) for name, value in _FIELD.findall(raw))
     names = {name.lower() for name in headers}
-    if answer is None or query is None or names & _UNUSUAL or "host" not in names:
-        return None
-    if len(names) != len(headers) or len(names) > HEADERS:
+    if names & _UNUSUAL or "host" not in names or len(names) != len(headers) or len(names) > HEADERS:
         return None
     if headers.get("Connection", "keep-alive").lower() != "keep-alive":
         return None
@@ -120,10 +175,8 @@ def read_head(raw: bytes, answers: Answers) -> Head | None:
     length = _LENGTH.fullmatch(headers.get("Content-Length", "0"))
     if kind is None or length is None or int(length[0]) > BODY_MOST:
         return None
-    return Head(
-        method, raw_path, path, query, CIMultiDictProxy(headers), headers["Host"], kind[1],
-        int(length[0]) if "content-length" in names else None, answer,
-    )  # fmt: skip
+    told = int(length[0]) if "content-length" in names else None
+    return Fields(CIMultiDictProxy(headers), headers["Host"], kind[1], told)
 
 
 def _read_query(asked: str) -> dict[str, str] | None:

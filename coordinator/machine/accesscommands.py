@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from coordinator.machine.values import value
 
 Right = Literal["read", "write", "admin"]
 """Each has those before it."""
@@ -17,7 +18,7 @@ class Scope(NamedTuple):
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CreateToken:
     """`digest`: of the whole token. The token itself is never in the log.
 
@@ -32,7 +33,7 @@ class CreateToken:
     ttl_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RotateToken:
     """Another secret for a token. The one before is taken for `overlap_ms` more."""
 
@@ -41,12 +42,12 @@ class RotateToken:
     overlap_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RevokeToken:
     token_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NoteAction:
     """For the audit trail: something that an administrator does and that is no command of the machine."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from coordinator.machine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TokenPut:
     """`expires_ms`: on the cluster clock; None: never."""
 
@@ -13,12 +13,12 @@ class TokenPut:
     expires_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TokenRevoked:
     token_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ActionNoted:
     number: int
 

@@ -8,7 +8,6 @@ changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,13 @@ from coordinator.machine.names import CLIENT, RESOURCE
 from coordinator.machine.namespaces import LEASES, Namespace
 from coordinator.machine.results import Denied, LeasesGranted, Result
 from coordinator.machine.state import State
+from coordinator.machine.values import value
 
 NEW, HELD, LAPSED = range(3)
 """What a client has of a resource before the command: no lease, a live one, one that is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Wanted:
     """The resources of a command, each once."""
 

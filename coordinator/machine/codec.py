@@ -8,7 +8,7 @@ names the field; nothing here raises for anything that can be in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 import msgpack
@@ -27,10 +27,11 @@ from coordinator.machine.limits import MAX_COMMAND_BYTES, MAX_IDENTITY_CHARACTER
 from coordinator.machine.taskverbs import TASK_MISFITS, TASK_VERBS
 from coordinator.machine.tombstoneverbs import TOMBSTONE_VERBS
 from coordinator.machine.trail import NOBODY, RECORDED, Actor
+from coordinator.machine.values import value
 from coordinator.machine.verbs import PLAIN_MISFITS, PLAIN_VERBS
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     request_id: bytes | None
     namespace: str

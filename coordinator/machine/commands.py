@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.machine.accesscommands import AccessCommand
@@ -20,12 +19,13 @@ from coordinator.machine.limits import (
 )
 from coordinator.machine.taskcommands import TaskCommand
 from coordinator.machine.tombstonecommands import TombstoneCommand
+from coordinator.machine.values import value
 
 Mode = Literal["exclusive", "shared"]
 OnLost = Literal["cascade", "orphan", "block"]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AcquireLease:
     resource_id: str
     client_id: str
@@ -34,7 +34,7 @@ class AcquireLease:
     max_lifetime_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AcquireLeases:
     """All of them or, over a quota, none."""
 
@@ -45,20 +45,20 @@ class AcquireLeases:
     max_lifetime_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RenewLease:
     lease_id: int
     client_id: str
     extend_duration_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReleaseLease:
     resource_id: str
     client_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Heartbeat:
     """`lease_ids`: packed little-endian u64."""
 
@@ -67,23 +67,23 @@ class Heartbeat:
     lease_ids: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CreateSession:
     client_id: str
     ttl_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HeartbeatSession:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteSession:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AcquireLock:
     """`permits`: how many may hold the key at once (a semaphore when above one; only with mode exclusive)."""
 
@@ -97,7 +97,7 @@ class AcquireLock:
     lock_delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AcquireLocks:
     """All keys or none; waits as one waiter in the queue of each."""
 
@@ -111,7 +111,7 @@ class AcquireLocks:
     lock_delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RenewLock:
     lock_key: str
     client_id: str
@@ -119,21 +119,21 @@ class RenewLock:
     extend_time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReleaseLock:
     lock_key: str
     client_id: str
     fencing_token: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BreakLock:
     """By an administrator: every hold of the key ends at once, and its holders are refused from then on."""
 
     lock_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CancelWaiter:
     """Who asked for `request_id` up to revision `asked` is gone: out of the queue or, granted by now, of the lock."""
 
@@ -142,7 +142,7 @@ class CancelWaiter:
     asked: int = MAX_REVISION
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutResources:
     """Registers resources or changes what is known of them; all or none. A lifetime, once given, only gets shorter."""
 
@@ -155,7 +155,7 @@ class PutResources:
     on_lost: OnLost = "cascade"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteResource:
     """Has it reclaimed. One that is referred to only with `force`: then its leases end and its edges go."""
 
@@ -163,7 +163,7 @@ class DeleteResource:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutEdges:
     """All or none. `on_lost`: None takes what the target was registered with."""
 
@@ -172,13 +172,13 @@ class PutEdges:
     on_lost: OnLost | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteEdge:
     source_resource_id: str
     target_resource_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ProposeSet:
     """From the collector: the resources of set `number` that nothing refers to, in parts. The last part decides.
 
@@ -191,7 +191,7 @@ class ProposeSet:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SettleSuspects:
     """From the collector: these were found alive as of a revision, and are no suspects unless they lost more since."""
 
@@ -199,14 +199,14 @@ class SettleSuspects:
     as_of: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SuspectResources:
     """From the audit: look at these again."""
 
     resource_ids: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ClaimReclaims:
     """`kinds`: only these; empty for all of the provider's."""
 
@@ -217,7 +217,7 @@ class ClaimReclaims:
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AckReclaims:
     """`reclaim_ids`, `tokens`: packed little-endian u64, one token for each id."""
 
@@ -226,7 +226,7 @@ class AckReclaims:
     tokens: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RenewReclaims:
     worker_id: str
     reclaim_ids: bytes
@@ -234,7 +234,7 @@ class RenewReclaims:
     claim_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReturnReclaims:
     """Not begun, and for others at once: no attempt is used up, and nothing failed.
 
@@ -248,7 +248,7 @@ class ReturnReclaims:
     asked: int = MAX_REVISION
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NackReclaim:
     """`retry_in_ms`: None leaves it to the back-off."""
 
@@ -259,7 +259,7 @@ class NackReclaim:
     retry_in_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RetryReclaims:
     """Dead letters of a kind (empty: of every kind) get another chance, oldest first."""
 
@@ -268,7 +268,7 @@ class RetryReclaims:
     max: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PurgeReclaims:
     """Dead letters are forgotten, with their resources: somebody cleaned up by hand, or nobody will."""
 
@@ -277,7 +277,7 @@ class PurgeReclaims:
     max: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutNamespace:
     """Creates the namespace or changes its quotas. A quota below what is in use only stops more.
 
@@ -300,19 +300,19 @@ class PutNamespace:
     requests_per_s: int = DEFAULT_REQUESTS_PER_S
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteNamespace:
     """Only an empty one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Sweep:
     """Work off up to `limit` of what is due, on top of what every entry does."""
 
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RaiseLevel:
     """From the leader, once every member knows it: from here on all go by the rules of this level (`levels`)."""
 

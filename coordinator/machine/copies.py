@@ -10,16 +10,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
 from coordinator.machine.sketch import Sketch
+from coordinator.machine.values import value
 
 EMPTY_SKETCH = Sketch().to_bytes()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Holder:
     token: int
     watermark: int
@@ -32,7 +32,7 @@ class Holder:
     """Sketch of the incarnations it registered."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tombstone:
     serial: int
     """How many were created before it, and itself."""

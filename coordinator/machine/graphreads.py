@@ -7,7 +7,6 @@ and still not be the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -31,6 +30,7 @@ from coordinator.machine.names import KIND, PROVIDER
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.reclaims import open_in
 from coordinator.machine.state import State
+from coordinator.machine.values import value
 
 Standing = Literal["live", "unreferenced", "suspect", "reclaiming", "dead"]
 STANDINGS: tuple[Standing, ...] = ("live", "unreferenced", "suspect", "reclaiming", "dead")
@@ -45,7 +45,7 @@ LOOKED_AT = 2_000
 """Rows of a page that may be looked at one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReclaimView:
     """A clean-up. `worker` has it or, unless `state` is claimed, had it last."""
 
@@ -62,7 +62,7 @@ class ReclaimView:
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ResourceView:
     resource_id: str
     provider: str
@@ -79,14 +79,14 @@ class ResourceView:
     reclaim: ReclaimView | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EdgeView:
     source_resource_id: str
     target_resource_id: str
     on_lost: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LaneView:
     provider: str
     kind: str
@@ -148,11 +148,12 @@ def resource_page(
 
     def matching(first: int, last: int) -> Slots:
         slots = _of(state, namespace, _standing_rows(state, wanted, first, last) + first)
-        return slots if by is None else slots[state.resources.column("provider")[slots] == by]
+        slots = slots if by is None else slots[state.resources.column("provider")[slots] == by]
+        named: Slots = slots[state.names.beginning(state.resources.column("name")[slots], encoded)]
+        return named
 
     def fits(slot: int) -> bool:
-        named = not encoded or state.names.raw(state.resources.name[slot]).startswith(encoded)
-        return named and (wanted is None or standing(state, slot) == wanted)
+        return wanted is None or standing(state, slot) == wanted
 
     return _page(state, start, min(limit, MAX_LISTED_RESOURCES), matching, fits)
 

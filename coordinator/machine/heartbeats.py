@@ -30,12 +30,14 @@ def heartbeat(state: State, namespace: Namespace, command: Heartbeat) -> Result:
     # A slot beyond the table is looked up at its end; the generation there cannot make it right (see below).
     np.minimum(slots, state.leases.used - 1, out=slots)
     table = state.leases
-    known = (table.column("generation")[slots] == pairs[:, 1]) & (slots == pairs[:, 0])
+    # Once each: what is looked at of a row is mostly not in any cache, and its fields lie side by side.
+    rows = table.rows.take(slots)
+    known = (rows["generation"] == pairs[:, 1]) & (slots == pairs[:, 0])
     until_ms = state.now_ms + command.extend_duration_ms
-    expiry_ms, flags = table.column("expiry_ms")[slots], table.column("flags")[slots]
-    renewable = table.column("owner")[slots] == owner
+    expiry_ms, flags = rows["expiry_ms"], rows["flags"]
+    renewable = rows["owner"] == owner
     renewable &= known
-    renewable &= table.column("state")[slots] == ACTIVE
+    renewable &= rows["state"] == ACTIVE
     renewable &= expiry_ms > state.now_ms
     if flags.any():
         renewable &= flags & OWNED == 0

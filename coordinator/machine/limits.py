@@ -47,7 +47,7 @@ MAX_LOOKUP_LEASES = 10_000
 MAX_KEYS_PER_ACQUIRE = 64
 MAX_PERMITS = 1 << 20
 MAX_LISTED_LOCKS = 1_000
-LISTED_WAITERS = 16
+LISTED_WAITERS = LISTED_HOLDERS = 16
 """Of each lock in a list; of one that is asked for by its key, all."""
 MAX_LISTED_LEASES = 1_000
 

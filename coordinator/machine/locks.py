@@ -7,7 +7,7 @@ who may join, who waits (`waiters`), and that an ended hold is handed to the nex
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordinator.machine import leases, tasktenure
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
@@ -28,6 +28,7 @@ from coordinator.machine.results import (
     WaitCancelled,
 )
 from coordinator.machine.state import Lock, State, Waiter
+from coordinator.machine.values import value
 from coordinator.machine.waiters import (
     begin,
     busy,
@@ -77,7 +78,7 @@ def _acquire(
     if isinstance(rule, Denied):
         return rule
     # Names come last, so that a refusal leaves no trace; what keeps them are the holds, the locks and the waiter.
-    keys = tuple(names.take(each, key) for each, key in zip(wanted, keys, strict=True))
+    keys = tuple(map(names.take, wanted, keys))
     client = names.take(wanted_client, client)
     result = rule(state, Waiter(0, namespace.number, keys, client, *rest))
     names.drop(client)
@@ -152,7 +153,7 @@ def _wait(state: State, ask: Waiter) -> Result:
 # --- what a holder asks ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Hold:
     key: int
     slot: int

@@ -27,7 +27,7 @@ from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
 from coordinator.machine.levels import LEVEL, OLDEST, SHARES, TooNew
-from coordinator.machine.limits import MAX_NOW_MS, MAX_WAITERS_PER_KEY
+from coordinator.machine.limits import MAX_HOLDERS_PER_KEY, MAX_NOW_MS, MAX_WAITERS_PER_KEY
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.requests import fingerprint_of, key_of
 from coordinator.machine.results import Denied, LockBusy, Result
@@ -49,6 +49,9 @@ class Machine:
         self.restored_level = OLDEST
         """Of the snapshot that this node began with or was sent since; the entries after it may have raised it."""
         self._ring = EventRing()
+        self._place = 0
+        self.repeats: list[int] = []
+        """The places, in the entry applied last, of requests that stood in it before. No part of the state."""
 
     # --- the log --------------------------------------------------------------------------------------------------
 
@@ -59,7 +62,10 @@ class Machine:
         state.shared_out = 0
         budget = Budget()
         sweep.sweep(state, budget)
-        results = [self._apply_one(raw) for raw in commands]
+        self.repeats.clear()
+        results = []
+        for self._place, raw in enumerate(commands):
+            results.append(self._apply_one(raw))
         garbage.drain(state, budget)
         tombstones.purge(state, budget)
         self._ring.add(index, tuple(state.events))
@@ -77,8 +83,11 @@ class Machine:
         if request.request_id is None:
             return self._obey(request, namespace)
         key, fingerprint = key_of(namespace.number, request.request_id), fingerprint_of(raw)
+        asked = state.requests.last_asked(key)
         known = state.requests.recall(key, fingerprint, state.now_ms, state.revision)
         if known is not None:
+            if asked == state.revision:
+                self.repeats.append(self._place)
             return known
         state.request_id = request.request_id
         result = self._obey(request, namespace)
@@ -152,6 +161,11 @@ class Machine:
         found = self.state.requests.remembered.get(key_of(space.number, request_id))
         return None if found is None or found.expires_ms <= self.state.now_ms else found.result
 
+    def last_asked(self, namespace: str, request_id: bytes) -> int:
+        """The revision at which a remembered request was asked for the last time, or 0."""
+        number = self._number(namespace)
+        return 0 if number < 0 else self.state.requests.last_asked(key_of(number, request_id))
+
     def is_waiting(self, waiter_id: int) -> bool:
         return waiter_id in self.state.waiters
 
@@ -196,11 +210,12 @@ class Machine:
         return reads.session_page(self.state, self._number(namespace), prefix, start, limit, self._at(now_ms))
 
     def lock(
-        self, namespace: str, lock_key: str, now_ms: int | None = None, waiters: int = MAX_WAITERS_PER_KEY
-    ) -> reads.LockView | None:
-        """With the first so many of its waiters."""
+        self, namespace: str, lock_key: str, now_ms: int | None = None, waiters: int = MAX_WAITERS_PER_KEY,
+        holders: int = MAX_HOLDERS_PER_KEY,
+    ) -> reads.LockView | None:  # fmt: skip
+        """With the first so many of its waiters and of its holders."""
         number = self._number(namespace)
-        return reads.lock(self.state, number, lock_key, self._at(now_ms), waiters) if number >= 0 else None
+        return reads.lock(self.state, number, lock_key, self._at(now_ms), waiters, holders) if number >= 0 else None
 
     def locks(
         self, namespace: str, prefix: str, limit: int, after: str = "", now_ms: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ RESOURCE, CLIENT, LOCK, PROVIDER, KIND, QUEUE, TASK_KEY = range(1, 8)
 MOVED_PER_CHANGE = 4
 """Rows looked at, for every name that comes or goes, while the arena's garbage is being collected."""
 MOVED_AT_A_TIME = 1_024
+KEYS_KEPT = 4_096
+"""Who asks for a name asks again, to give it back if nothing else, and hashing costs more than remembering."""
 
 
 class Wanted(NamedTuple):
@@ -72,6 +75,7 @@ class NameTable(SlotTable):
     # --- finding --------------------------------------------------------------------------------------------------
 
     @staticmethod
+    @lru_cache(maxsize=KEYS_KEPT)
     def _key(kind: int, namespace: int, text: bytes) -> int:
         suffix = (kind | namespace << 8).to_bytes(4, "little")
         return int.from_bytes(blake2b(text + suffix, digest_size=4).digest(), "little")
@@ -125,6 +129,14 @@ class NameTable(SlotTable):
 
     def text(self, slot: int) -> str:
         return self.raw(slot).decode()
+
+    def beginning(self, slots: Slots, prefix: bytes) -> Slots:
+        """Places in `slots` of the names that begin so."""
+        if not prefix:
+            return np.arange(len(slots))
+        long_enough = np.flatnonzero(self.column("length")[slots] >= len(prefix))
+        found: Slots = long_enough[self.arena.begin_with(self.column("offset")[slots[long_enough]], prefix)]
+        return found
 
     # --- coming and going -----------------------------------------------------------------------------------------
 

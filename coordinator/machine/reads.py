@@ -7,27 +7,29 @@ by then is told as EXPIRED, and a hold past it is no hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coordinator.machine import garbage, resources, sweep
-from coordinator.machine.columns import FREE
+from coordinator.machine.columns import FREE, Slots
 from coordinator.machine.leases import effective_expiry
-from coordinator.machine.limits import LISTED_WAITERS, MAX_LIFETIME_MS, MAX_LISTED_LOCKS, NEVER_MS
+from coordinator.machine.limits import LISTED_HOLDERS, LISTED_WAITERS, MAX_LIFETIME_MS, MAX_LISTED_LOCKS, NEVER_MS
 from coordinator.machine.names import LOCK, RESOURCE
 from coordinator.machine.namespaces import COUNTED, Quotas
 from coordinator.machine.state import ACTIVE, State
+from coordinator.machine.values import value
 
 Standing = Literal["ACTIVE", "EXPIRED"]
-SCANNED_LEASES = 20_000
-"""Rows a page of leases looks at, at most: a few milliseconds."""
-SCANNED_SESSIONS = 20_000
+SCANNED_LEASES = SCANNED_SESSIONS = 100_000
+"""Rows that a page passes over, at most, by looking at whole columns: a few milliseconds."""
+LOOKED_AT = 2_000
+"""Of those, rows that are looked at one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseView:
     lease_id: int
     state: Standing
@@ -42,7 +44,7 @@ class LeaseView:
     session_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SessionView:
     session_id: int
     state: Standing
@@ -51,7 +53,7 @@ class SessionView:
     leases: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HolderView:
     client_id: str
     fencing_token: int
@@ -61,7 +63,7 @@ class HolderView:
     session_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WaiterView:
     waiter_id: int
     client_id: str
@@ -71,19 +73,22 @@ class WaiterView:
     wait_left_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockView:
     lock_key: str
     mode: str
     permits: int
     holders: tuple[HolderView, ...]
+    """So many as were asked for."""
+    holder_count: int
+    """Where not all are told of, those that are past their expiry and not yet swept are counted too."""
     waiters: tuple[WaiterView, ...]
     """In the order they will be granted, so many as were asked for."""
     queue_length: int
     delay_left_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FencingView:
     """`current`: the token is that of a live hold of the key, now.
 
@@ -96,7 +101,7 @@ class FencingView:
     newest_token: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NamespaceView:
     name: str
     quotas: Quotas
@@ -104,7 +109,7 @@ class NamespaceView:
     acyclic: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Counts:
     active_leases: int
     expired_leases: int
@@ -168,22 +173,25 @@ def lease_page(
 
     A page costs a bounded number of rows: it may be short, or empty, and not be the last.
     """
-    table, names = state.leases, state.names
+    table = state.leases
     found: list[LeaseView] = []
     end = min(table.used, start + SCANNED_LEASES)
-    candidates = np.flatnonzero(
-        (table.column("state")[start:end] == ACTIVE) & (table.column("kind")[start:end] == RESOURCE)
-    )
-    encoded = prefix.encode()
-    for slot in (candidates + start).tolist():
-        if len(found) >= limit:
+    used = (table.column("state")[start:end] == ACTIVE) & (table.column("kind")[start:end] == RESOURCE)
+    own = _own(state, table.column("resource"), np.flatnonzero(used) + start, namespace, prefix)
+    for looked_at, slot in enumerate(own[: LOOKED_AT + 1].tolist()):
+        if len(found) >= limit or looked_at >= LOOKED_AT:
             return found, slot
-        if encoded and not names.raw(table.resource[slot]).startswith(encoded):
-            continue
         view = lease(state, namespace, state.lease_id(slot), now_ms)
         if view is not None and view.state == "ACTIVE":
             found.append(view)
     return found, end if end < table.used else None
+
+
+def _own(state: State, named: npt.NDArray[Any], slots: Slots, namespace: int, prefix: str) -> Slots:
+    """Those of the rows whose name in the column `named` is one of the namespace and begins so."""
+    own = slots[state.names.column("namespace")[named[slots]] == namespace]
+    found: Slots = own[state.names.beginning(named[own], prefix.encode())]
+    return found
 
 
 def leases_on(state: State, namespace: int, resource_id: str, limit: int, now_ms: int) -> list[LeaseView]:
@@ -191,7 +199,7 @@ def leases_on(state: State, namespace: int, resource_id: str, limit: int, now_ms
     name = state.names.find(RESOURCE, namespace, resource_id)
     found: list[LeaseView] = []
     following, looked_at = state.names.next[name] if name >= 0 else 0, 0
-    while following and len(found) < limit and looked_at < SCANNED_LEASES:
+    while following and len(found) < limit and looked_at < LOOKED_AT:
         looked_at += 1
         view = lease(state, namespace, state.lease_id(following - 1), now_ms)
         if view is not None and view.state == "ACTIVE":
@@ -222,38 +230,41 @@ def session_page(
 ) -> tuple[list[SessionView], int | None]:
     """Sessions of clients whose name begins with `prefix`, in the order of their slots; and where the next page starts.
 
-    With a prefix a page may be short, or empty, and not be the last.
+    A page costs a bounded number of rows: it may be short, or empty, and not be the last.
     """
-    table, names, encoded = state.sessions, state.names, prefix.encode()
-    used = np.flatnonzero(table.column("state")[start : table.used] != FREE) + start
-    own = used[names.column("namespace")[table.column("owner")[used]] == namespace]
+    table = state.sessions
+    end = min(table.used, start + SCANNED_SESSIONS)
+    used = np.flatnonzero(table.column("state")[start:end] != FREE) + start
+    own = _own(state, table.column("owner"), used, namespace, prefix)
     found: list[SessionView] = []
-    for looked_at, slot in enumerate(own.tolist()):
-        if len(found) >= limit or looked_at >= SCANNED_SESSIONS:
+    for looked_at, slot in enumerate(own[: LOOKED_AT + 1].tolist()):
+        if len(found) >= limit or looked_at >= LOOKED_AT:
             return found, slot
-        if encoded and not names.raw(table.owner[slot]).startswith(encoded):
-            continue
         view = session(state, namespace, state.session_id(slot), now_ms)
         if view is not None:
             found.append(view)
-    return found, None
+    return found, end if end < table.used else None
 
 
-def lock(state: State, namespace: int, lock_key: str, now_ms: int, waiters: int) -> LockView | None:
+def lock(state: State, namespace: int, lock_key: str, now_ms: int, waiters: int, holders: int) -> LockView | None:
     """None when nobody holds it, waits for it, or is kept out by its delay."""
     key = state.names.find(LOCK, namespace, lock_key)
-    return _lock(state, key, now_ms, waiters) if key in state.locks else None
+    return _lock(state, key, now_ms, waiters, holders) if key in state.locks else None
 
 
 def locks(state: State, namespace: int, prefix: str, now_ms: int, limit: int, after: str = "") -> list[LockView]:
     """Known locks whose key begins with `prefix` and comes after `after`, in the order of their keys."""
     keys = islice(state.lock_keys.following(namespace, prefix, after), min(limit, MAX_LISTED_LOCKS))
-    return [_lock(state, state.names.find(LOCK, namespace, key), now_ms, LISTED_WAITERS) for key in keys]
+    return [
+        _lock(state, state.names.find(LOCK, namespace, key), now_ms, LISTED_WAITERS, LISTED_HOLDERS) for key in keys
+    ]
 
 
-def _lock(state: State, key: int, now_ms: int, most: int) -> LockView:
+def _lock(state: State, key: int, now_ms: int, most: int, shown: int) -> LockView:
     record = state.locks[key]
-    holders = tuple(_holder(state, slot, now_ms) for slot in record.holders if effective_expiry(state, slot) > now_ms)
+    live = (slot for slot in record.holders if effective_expiry(state, slot) > now_ms)
+    holders = tuple(_holder(state, slot, now_ms) for slot in islice(live, shown))
+    held = len(holders) if len(holders) < shown else len(record.holders)
     queue = state.queues.get(key, ())
     waiting = (state.waiters[number] for number in islice(queue, most))
     waiters = tuple(
@@ -264,7 +275,7 @@ def _lock(state: State, key: int, now_ms: int, most: int) -> LockView:
         for waiter in waiting
     )  # fmt: skip
     delay_ms = _left(now_ms, record.delay_until_ms)
-    return LockView(state.names.text(key), record.mode, record.permits, holders, waiters, len(queue), delay_ms)
+    return LockView(state.names.text(key), record.mode, record.permits, holders, held, waiters, len(queue), delay_ms)
 
 
 def _holder(state: State, slot: int, now_ms: int) -> HolderView:

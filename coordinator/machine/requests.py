@@ -8,7 +8,7 @@ of the namespace that has the most, so that none can make another's be forgotten
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from heapq import heappop, heappush, heapreplace
 
@@ -27,12 +27,13 @@ from coordinator.machine.results import (
 )
 from coordinator.machine.taskresults import TasksAcquired, TasksAnswered, TasksPut, WorkerSeen
 from coordinator.machine.tombstoneresults import CopiesVerified
+from coordinator.machine.values import value
 
 FORGET_PER_ENTRY = 1_000
 OVERHEAD_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Remembered:
     expires_ms: int
     fingerprint: bytes
@@ -56,9 +57,18 @@ def _namespace_of(key: bytes) -> int:
     return int.from_bytes(key[:2], "little")
 
 
+_LISTS = frozenset({
+    HeartbeatAnswer, LeasesGranted, ResourcesPut, ReclaimsAnswered, LocksGranted, ReclaimsClaimed, TasksAcquired,
+    TasksPut, TasksAnswered, CopiesVerified, WorkerSeen,
+})  # fmt: skip
+"""Answers about many things."""
+
+
 def size_of(key: bytes, result: Result) -> int:
     extra = 0
-    if isinstance(result, HeartbeatAnswer):
+    if type(result) not in _LISTS:
+        pass
+    elif isinstance(result, HeartbeatAnswer):
         extra = len(result.failed_ids) + len(result.verdicts)
     elif isinstance(result, LeasesGranted):
         extra = len(result.lease_ids)
@@ -89,14 +99,18 @@ class _Shares:
 
     def __init__(self) -> None:
         self._column = np.zeros(64, dtype=np.int64)
+        self._view = self._column.data
+        """The same: of single values quicker."""
 
     def __getitem__(self, namespace: int) -> int:
-        return int(self._column[namespace])
+        count: int = self._view[namespace]
+        return count
 
     def add(self, namespace: int, by: int) -> None:
-        if namespace >= len(self._column):
+        if namespace >= len(self._view):
             self._column = np.concatenate((self._column, np.zeros(namespace + 1, dtype=np.int64)))
-        self._column[namespace] += by
+            self._view = self._column.data
+        self._view[namespace] += by
 
     def largest(self) -> int:
         """Of equal ones the first."""
@@ -117,6 +131,10 @@ class Requests:
         self._heads: list[tuple[int, int]] = []
         """A heap with one serial of each of these namespaces, no younger than its oldest."""
         self._last_serial = 0
+
+    def last_asked(self, key: bytes) -> int:
+        found = self.remembered.get(key)
+        return 0 if found is None else found.asked
 
     def recall(self, key: bytes, fingerprint: bytes, now_ms: int, revision: int) -> Result | None:
         found = self.remembered.get(key)

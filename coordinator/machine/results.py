@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from coordinator.machine.accessresults import AccessResult
 from coordinator.machine.taskresults import TaskResult
 from coordinator.machine.tombstoneresults import TombstoneResult
+from coordinator.machine.values import value
 
 DenialCode = Literal[
     "malformed", "unknown_namespace", "namespace_in_use", "request_id_reused", "quota_exceeded", "capacity_exceeded",
@@ -41,7 +42,7 @@ claim ran out and the item was, or will be, handed to another; its effect is tha
 """
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Denied:
     """Nothing was changed. `details` names the field, the limit, or the holder."""
 
@@ -53,7 +54,7 @@ class Denied:
 # --- leases -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseGranted:
     """`reacquired`: the client had a lease on the resource already and keeps it, extended."""
 
@@ -65,7 +66,7 @@ class LeaseGranted:
     reacquired: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeasesGranted:
     """`lease_ids`: packed little-endian u64, in the order asked for. Every one has at least `ttl_ms` left."""
 
@@ -74,18 +75,18 @@ class LeasesGranted:
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseRenewed:
     ttl_ms: int
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseReleased:
     remaining_reference_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HeartbeatAnswer:
     """`failed_ids`: packed little-endian u64; `verdicts`: one byte each, see VERDICTS."""
 
@@ -98,20 +99,20 @@ class HeartbeatAnswer:
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SessionCreated:
     session_id: int
     ttl_ms: int
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SessionRenewed:
     ttl_ms: int
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SessionDeleted:
     """`leases`: how many leases and locks end with it."""
 
@@ -121,7 +122,7 @@ class SessionDeleted:
 # --- locks --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockGranted:
     lock_key: str
     client_id: str
@@ -132,14 +133,14 @@ class LockGranted:
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LocksGranted:
     """In the order of the keys asked for."""
 
     grants: tuple[LockGranted, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockBusy:
     """Not acquired. `holder` is None while a lock-delay runs or earlier waiters come first."""
 
@@ -149,7 +150,7 @@ class LockBusy:
     queue_length: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockWaiting:
     """In the queue, `position` counted from 0. A `lock_granted` or `wait_expired` event with `waiter_id` ends it."""
 
@@ -160,23 +161,23 @@ class LockWaiting:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockRenewed:
     ttl_ms: int
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockReleased:
     hold_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LockBroken:
     holders: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WaitCancelled:
     pass
 
@@ -184,7 +185,7 @@ class WaitCancelled:
 # --- resources and reclaim ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ResourcesPut:
     """`resource_ids`: packed little-endian u64, in the order asked for."""
 
@@ -192,24 +193,24 @@ class ResourcesPut:
     created: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ResourceDeleted:
     reclaim_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EdgesPut:
     created: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EdgeDeleted:
     """`remaining_references`: of the target, leases and edges together."""
 
     remaining_references: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SetTaken:
     """A part of a proposed set was taken. `condemned`: all of it, and it is being reclaimed.
 
@@ -220,12 +221,12 @@ class SetTaken:
     condemned: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SuspectsSettled:
     settled: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Reclaim:
     """One clean-up: do it once, then acknowledge it with the token. `since_ms`: when it became garbage."""
 
@@ -237,7 +238,7 @@ class Reclaim:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReclaimsClaimed:
     """`left`: how many more are ready for this provider now. `retry_in_ms`: when to ask again if there are none."""
 
@@ -248,14 +249,14 @@ class ReclaimsClaimed:
     retry_in_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReclaimsAnswered:
     """To an acknowledgement or renewal: one byte for each id, see RECLAIM_VERDICTS."""
 
     verdicts: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReclaimNacked:
     """`dead`: it was the last attempt. Otherwise it is handed out again after `retry_in_ms`."""
 
@@ -264,7 +265,7 @@ class ReclaimNacked:
     retry_in_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeadLettersMoved:
     """`left`: how many more dead letters match."""
 
@@ -275,12 +276,12 @@ class DeadLettersMoved:
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NamespaceChanged:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Swept:
     """`backlog`: what is due and not worked off yet."""
 
@@ -288,7 +289,7 @@ class Swept:
     backlog: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LevelRaised:
     """`level`: the one in force, which may have been so before."""
 

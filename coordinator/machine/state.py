@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from coordinator.machine.namespaces import Namespace, Namespaces
 from coordinator.machine.requests import Requests
 from coordinator.machine.taskrows import LockLine, Queue, TaskTable, Worker, derive_queues, lock_lines
 from coordinator.machine.timers import Agenda, TimedTable, TimerIndex
+from coordinator.machine.values import value
 
 ACTIVE, EXPIRED, DELETED = 1, 2, 3
 """States of a lease row (ACTIVE, EXPIRED) and of a session row (all three). DELETED: its leases are being released."""
@@ -60,7 +60,7 @@ class SessionTable(TimedTable):
     leases: memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Lock:
     """One known key: it has holders, waiters, or a delay that runs. Otherwise nothing is kept of it."""
 
@@ -73,7 +73,7 @@ class Lock:
     delay_until_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Waiter:
     """In the queue of every one of `keys`. Wants what an acquire asked for, and must be alive when it gets it."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from coordinator.machine.limits import MAX_REVISION
+from coordinator.machine.values import value
 
 Standing = Literal["running", "paused", "draining"]
 """Paused: nothing is handed out. Draining: nothing new is taken in, what is there is handed out."""
@@ -29,7 +29,7 @@ class NewTask(NamedTuple):
     """The resource the task is about: kept alive, as by a lease, until the task is done or dropped."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutQueue:
     """Creates the queue or changes its rules. A task keeps the times it was last handed out or renewed under; and no
     renewal makes them earlier, because its owner may not hear of it.
@@ -55,20 +55,20 @@ class PutQueue:
     """How many tasks of the queue one worker may have at a time; 0: any number."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StandQueue:
     queue: str
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteQueue:
     """Only an empty one: no tasks, no workers."""
 
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutTasks:
     """All or none, but those whose key is known already, which are answered with the task that has it."""
 
@@ -76,7 +76,7 @@ class PutTasks:
     tasks: tuple[NewTask, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AcquireTasks:
     """Up to `max` tasks, one from each queue in turn: no queue starves because another is full."""
 
@@ -85,7 +85,7 @@ class AcquireTasks:
     max: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RenewTasks:
     """`task_ids`, `tokens`: packed little-endian u64, one token for each id. So in the commands below."""
 
@@ -95,7 +95,7 @@ class RenewTasks:
     tokens: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CompleteTasks:
     queue: str
     worker_id: str
@@ -103,7 +103,7 @@ class CompleteTasks:
     tokens: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReturnTasks:
     """Not begun, and for others at once: no attempt is used up, and nothing failed.
 
@@ -118,7 +118,7 @@ class ReturnTasks:
     asked: int = MAX_REVISION
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FailTask:
     """`retry_in_ms`: None leaves it to the back-off."""
 
@@ -130,7 +130,7 @@ class FailTask:
     retry_in_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RevokeTask:
     """By an administrator: taken from its owner at once, and for others."""
 
@@ -138,7 +138,7 @@ class RevokeTask:
     task_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DropTask:
     """It is not wanted any more, whatever its state. An owner is refused from then on."""
 
@@ -146,7 +146,7 @@ class DropTask:
     task_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RetryTasks:
     """Dead letters get all their attempts again, oldest first."""
 
@@ -154,14 +154,14 @@ class RetryTasks:
     max: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PurgeTasks:
     queue: str
     state: Finished
     max: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutShards:
     """The whole set of the queue's shards. Those that are new wait for an owner; those that are missing are revoked."""
 
@@ -169,7 +169,7 @@ class PutShards:
     shards: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BeatWorker:
     """A worker joins the queue, or is still there; and gives back shards that it was asked for and has stopped.
 
@@ -187,7 +187,7 @@ class BeatWorker:
     tokens: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaveWorker:
     """It is gone, and all it had is for others at once. It must have stopped."""
 

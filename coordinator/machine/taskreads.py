@@ -5,13 +5,13 @@ A page costs a bounded number of rows, so it may have fewer items than asked for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
 from typing import Literal
 
 import numpy as np
 
 from coordinator.machine import taskrows
-from coordinator.machine.limits import MAX_LISTED_QUEUES, MAX_LISTED_TASKS
+from coordinator.machine.limits import MAX_LISTED_QUEUES, MAX_LISTED_TASKS, MAX_SHARDS
 from coordinator.machine.names import CLIENT, QUEUE
 from coordinator.machine.state import State
 from coordinator.machine.taskcommands import PutQueue
@@ -28,6 +28,7 @@ from coordinator.machine.taskrows import (
     SUSPECT,
     Queue,
 )
+from coordinator.machine.values import value
 
 TaskState = Literal["ready", "delayed", "blocked", "leased", "suspect", "dead", "done"]
 TASK_STATES: tuple[TaskState, ...] = ("ready", "delayed", "blocked", "leased", "suspect", "dead", "done")
@@ -36,7 +37,7 @@ SCANNED_ROWS = 1 << 19
 SCANNED_AT_ONCE = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueueView:
     """`handed_out` … `buried`: how many, ever. `waited_ms`: how long all that was handed out had been ready for."""
 
@@ -61,7 +62,7 @@ class QueueView:
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskView:
     """`ttl_ms`: of its owner's lease; `revoked_in_ms`: when it is taken away; both None when nobody has it."""
 
@@ -84,7 +85,7 @@ class TaskView:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WorkerView:
     worker_id: str
     state: WorkerState
@@ -98,7 +99,7 @@ class WorkerView:
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ShardView:
     shard: str
     owner: str | None
@@ -107,7 +108,7 @@ class ShardView:
     removed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueueCounts:
     """Of one queue, for metrics."""
 
@@ -131,7 +132,7 @@ class QueueCounts:
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DispatchCounts:
     """Of all queues together; `queues`: of each."""
 
@@ -315,11 +316,13 @@ def assignment(state: State, namespace: int, name: str, worker_id: str) -> int |
     return None if worker is None or worker.state == LOST else worker.version
 
 
-def shards(state: State, namespace: int, name: str) -> list[ShardView]:
-    """By name."""
+def shards(state: State, namespace: int, name: str, after: str, limit: int) -> list[ShardView]:
+    """By name, so many after `after`."""
     found = _find(state, namespace, name)
     if found is None:
         return []
+    names = sorted(found.shards)
+    first = bisect_right(names, after)
     return [
         ShardView(
             shard.name,
@@ -328,7 +331,7 @@ def shards(state: State, namespace: int, name: str) -> list[ShardView]:
             shard.revoking,
             shard.removed,
         )
-        for _, shard in sorted(found.shards.items())
+        for shard in (found.shards[each] for each in names[first : first + limit])
     ]
 
 
@@ -368,8 +371,8 @@ class Dispatch:
     def assignment(self, namespace: str, name: str, worker_id: str) -> int | None:
         return assignment(self._state, self._place(namespace), name, worker_id)
 
-    def shards(self, namespace: str, name: str) -> list[ShardView]:
-        return shards(self._state, self._place(namespace), name)
+    def shards(self, namespace: str, name: str, after: str = "", limit: int = MAX_SHARDS) -> list[ShardView]:
+        return shards(self._state, self._place(namespace), name, after, limit)
 
     def acquirable(self, namespace: str, names: tuple[str, ...], worker_id: str, now_ms: int | None = None) -> bool:
         return acquirable(self._state, self._place(namespace), names, worker_id, self._at(now_ms))

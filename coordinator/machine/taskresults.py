@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from coordinator.machine.values import value
 
 TaskVerdict = Literal["ok", "already_done", "not_holder", "unknown"]
 TASK_VERDICTS: tuple[TaskVerdict, ...] = ("ok", "already_done", "not_holder", "unknown")
@@ -34,24 +35,24 @@ class ShardGrant(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueuePut:
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueueStands:
     """`before`: how it stood."""
 
     before: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueueDeleted:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TasksPut:
     """`known[i]`: a task with that key was there already; the id is that one's."""
 
@@ -59,7 +60,7 @@ class TasksPut:
     known: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TasksAcquired:
     """`left`: how many more are ready. `retry_in_ms`: when a delayed one will be, if nothing is."""
 
@@ -68,7 +69,7 @@ class TasksAcquired:
     retry_in_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TasksAnswered:
     """One verdict for each task, as bytes (see TASK_VERDICTS). `expires_ms`: of what was renewed."""
 
@@ -77,7 +78,7 @@ class TasksAnswered:
     revoked_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskFailed:
     """`dead`: that was its last attempt."""
 
@@ -86,20 +87,20 @@ class TaskFailed:
     retry_in_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskTaken:
     """Revoked or dropped. `owner`: who had it, or nobody."""
 
     owner: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TasksMoved:
     moved: int
     left: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ShardsPut:
     added: int
     removed: int
@@ -107,7 +108,7 @@ class ShardsPut:
     """How many change hands because of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WorkerSeen:
     """The worker's shards, if its assignment is not of the version it knows (else both are empty and `changed` false).
 
@@ -123,7 +124,7 @@ class WorkerSeen:
     heartbeat_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WorkerLeft:
     shards: int
 

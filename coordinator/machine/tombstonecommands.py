@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from coordinator.machine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RegisterCopy:
     """The holder is about to have a copy of the resource. An unknown holder joins by it, and is given a token.
 
@@ -18,7 +18,7 @@ class RegisterCopy:
     holder_token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class VerifyCopies:
     """From a holder that was removed and is back: what it has, in pages. `incarnations`: packed little-endian u64.
 
@@ -34,7 +34,7 @@ class VerifyCopies:
     holder_token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AckTombstones:
     """The holder has no copy any more of anything that died up to `revision`."""
 
@@ -43,7 +43,7 @@ class AckTombstones:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RemoveHolder:
     """By an administrator: nothing waits for it any more. With its token: by itself, it has dropped every copy."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -13,12 +12,13 @@ from coordinator.machine.limits import MAX_WAITED_FOR
 from coordinator.machine.names import CLIENT
 from coordinator.machine.sketch import DEFAULT_PRECISION, Sketch, hash_of, most_bytes, place_of
 from coordinator.machine.state import State
+from coordinator.machine.values import value
 
 RECORD_BYTES = 300
 """About what a tombstone takes beside its sketch and the resource's id: its record, and its places in the indexes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TombstoneView:
     revision: int
     resource_id: str
@@ -35,7 +35,7 @@ class TombstoneView:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TombstonePage:
     tombstones: list[TombstoneView]
     after: int | None
@@ -44,7 +44,7 @@ class TombstonePage:
     """Every tombstone up to this revision was on this page or before it: what may be acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HolderView:
     holder_id: str
     watermark: int
@@ -59,7 +59,7 @@ class HolderView:
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CopyCounts:
     tombstones: int
     tombstone_bytes: int

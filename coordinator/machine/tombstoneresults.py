@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from coordinator.machine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CopyRegistered:
     """`incarnation`: which life of the resource this is a copy of. `joined`: the holder was not known before."""
 
@@ -15,7 +15,7 @@ class CopyRegistered:
     joined: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CopiesVerified:
     """`keep`: a byte for each copy of the page, 1 to keep it and 0 to drop it. `verified`: that was the last page."""
 
@@ -25,13 +25,13 @@ class CopiesVerified:
     verified: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TombstonesAcked:
     watermark: int
     advanced: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HolderRemoved:
     watermark: int
 

@@ -78,8 +78,8 @@ def _ready(state: State, waiter: Waiter) -> bool:
 
 def grant(state: State, ask: Waiter) -> Result:
     """All keys of `ask`, which the caller has found free or held by the same client."""
-    grants = tuple(_grant_one(state, ask, key) for key in ask.keys)
-    return LocksGranted(grants) if ask.many else grants[0]
+    grants = [_grant_one(state, ask, key) for key in ask.keys]
+    return LocksGranted(tuple(grants)) if ask.many else grants[0]
 
 
 def _grant_one(state: State, ask: Waiter, key: int) -> LockGranted:
@@ -139,7 +139,7 @@ def live_holder(state: State, key: int) -> str | None:
 def remove_holder(state: State, key: int, slot: int, *, delayed_from_ms: int | None) -> None:
     """Takes the hold out of its lock; an end that was no clean release starts the lock's delay."""
     lock = state.locks[key]
-    holders = tuple(holder for holder in lock.holders if holder != slot)
+    holders = tuple([holder for holder in lock.holders if holder != slot])
     lock = Lock(lock.mode, lock.permits, holders, lock.newest_token, lock.lock_delay_ms, lock.delay_until_ms)
     if delayed_from_ms is not None and lock.lock_delay_ms:
         until_ms = delayed_from_ms + lock.lock_delay_ms

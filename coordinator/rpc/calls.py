@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 
 from cluster.ports import Committed, Outcome
-from coordinator.http.access import check_client, count_refusal, forbidden, hidden_leases
+from coordinator.http.access import Caller, check_client, count_refusal, forbidden, hidden_leases
 from coordinator.http.errors import ApiError, bad_request, from_denial, from_outcome
 from coordinator.http.fields import Text
 from coordinator.http.identity import identity_of
 from coordinator.http.ports import NodeView
 from coordinator.machine import results as r
-from coordinator.machine.commands import AcquireLease, Command
+from coordinator.machine.commands import Command
 from coordinator.machine.limits import MAX_REQUEST_ID_BYTES
 from coordinator.service import Service
 
@@ -30,6 +30,7 @@ _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.UNAVAILABLE,
     413: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
@@ -78,15 +79,22 @@ class Call:
 
     # --- what comes of it -----------------------------------------------------------------------------------------
 
-    async def allow(self, client_id: str, *, resource_id: str = "", lease_ids: Sequence[int] = ()) -> frozenset[int]:
-        """Ends the call if its access token does not allow it; those of the leases that it must not know of.
+    async def enter(self) -> str:
+        """Before its message has come, which may never be: ends the call of a stranger. The namespace it counts for."""
+        return self._counts_for(await self._admit())
+
+    async def allow(
+        self, client_id: str, *, resource_id: str = "", lease_ids: Sequence[int] = (), urgent: bool = True
+    ) -> frozenset[int]:
+        """Takes a turn; ends the call if it gets none (Shed), or if its access token does not allow it. Those of the
+        leases that it must not know of.
 
         Asked anew for everything a stream does, so that one whose token is revoked ends.
         """
-        gate = self._node.gate
-        if gate is None:
+        caller = await self._admit()
+        await self._take_turn(caller, urgent=urgent)
+        if caller is None:
             return frozenset()
-        caller = await gate.admit(self._node, self._said("authorization"), _certified(self._context))
         token, namespace = caller.token, self.namespace
         covered = token.covers("write", namespace, resource_id) if resource_id else token.reaches("write", namespace)
         if not covered:
@@ -94,21 +102,42 @@ class Call:
         check_client(token, client_id)
         return await hidden_leases(self.service, token, namespace, lease_ids)
 
+    async def _admit(self) -> Caller | None:
+        gate = self._node.gate
+        if gate is None:
+            return None
+        return await gate.admit(self._node, self._said("authorization"), _certified(self._context))
+
+    def _counts_for(self, caller: Caller | None) -> str:
+        """None of those that there are for one that may not be there: it must use up nobody's share."""
+        namespace = self.namespace
+        if caller is not None and not caller.token.reaches("read", namespace):
+            return ""
+        return "" if self.service.machine.requests_per_s(namespace) is None else namespace
+
+    async def _take_turn(self, caller: Caller | None, *, urgent: bool) -> None:
+        known, admission = self._counts_for(caller), self._node.admission
+        per_s = self.service.machine.requests_per_s(known) if known else None
+        admission.admit(self.namespace, per_s, urgent=urgent)
+        await admission.turnstile.turn(known)
+
     def not_found(self) -> None:
         """The answer says that the lease is the reason: there is none that this caller knows of."""
         self._code = "unknown_lease"
 
     async def propose(self, command: Command) -> Outcome:
+        """What was allowed."""
         left_s = self._context.time_remaining()
         timeout_s = TIMEOUT_S if left_s is None else min(left_s, TIMEOUT_S_MAX)
-        await self.take_turn(urgent=not isinstance(command, AcquireLease))
-        return await self.service.propose(self.namespace, command, self.request_id, timeout_s)
+        return await self.work(command, self.request_id, timeout_s)
 
-    async def take_turn(self, *, urgent: bool) -> None:
-        """Shed is raised if there will be none for this namespace."""
-        per_s = self.service.machine.requests_per_s(self.namespace)
-        self._node.admission.admit(self.namespace, per_s, urgent=urgent)
-        await self._node.admission.turnstile.turn(self.namespace if per_s is not None else "")
+    async def work(self, command: Command, request_id: bytes | None, timeout_s: float) -> Outcome:
+        turnstile, known = self._node.admission.turnstile, self._counts_for(None)
+        turnstile.begin(known)
+        try:
+            return await self.service.propose(self.namespace, command, request_id, timeout_s)
+        finally:
+            turnstile.end(known)
 
     def settled(self, outcome: Outcome) -> Committed:
         """The committed answer, which may be a denial that `success` tells; any other ends the call."""

@@ -31,7 +31,7 @@ async def acquire(call: Call, request: Any) -> Any:
         session_id=None,
         max_lifetime_ms=None,
     )
-    await call.allow(command.client_id, resource_id=command.resource_id)
+    await call.allow(command.client_id, resource_id=command.resource_id, urgent=False)
     outcome = await call.propose(command)
     committed = call.settled(call.service.still_held(call.namespace, outcome))
     grant = committed.result

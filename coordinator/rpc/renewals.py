@@ -122,9 +122,8 @@ async def _beat(call: Call, client_id: str, extend_ms: int, lease_ids: list[int]
     lease_ids = [number for number in lease_ids if number not in hidden]
     if not lease_ids:
         return 0, hidden
-    await call.take_turn(urgent=True)
     command = Heartbeat(client_id, extend_ms, struct.pack(f"<{len(lease_ids)}Q", *lease_ids))
-    committed = call.settled(await call.service.propose(call.namespace, command, None, TIMEOUT_S))
+    committed = call.settled(await call.work(command, None, TIMEOUT_S))
     answer = committed.result
     failed = frozenset(struct.unpack(f"<{len(answer.verdicts)}Q", answer.failed_ids))
     return ttl_ms(answer.now_ms + extend_ms, committed.now_ms), failed | hidden

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.clientlimits import CALLS_MAX, CALLS_PER_NAMESPACE, MESSAGE_BYTES_MAX, MESSAGE_S
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.ports import NodeView
 from coordinator.http.tls import NodeTls
@@ -20,14 +23,10 @@ from coordinator.rpc.messages import CLASSES, METHODS, PACKAGE, Method
 from coordinator.rpc.renewals import Renewals
 
 DRAIN_S = 5.0
-MESSAGE_BYTES_MAX = 16 << 10
-"""The longest names come to 2 KB."""
 QUIET_S = 0.05
 QUIET_ROUNDS = 10
 """The library cancels a call that comes in while it shuts down, and its client cannot know what became of it. So for
 up to so many rounds calls are refused in words, until one passes without a call."""
-CALLS_MAX = 10_000
-"""Under way at once, streams included; more get RESOURCE_EXHAUSTED."""
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # or a second node could share the port, and calls would go to either
@@ -50,11 +49,17 @@ class RpcServer:
 
     kind = "grpc"
 
-    def __init__(self, node: NodeView, listen: str) -> None:
+    def __init__(
+        self, node: NodeView, listen: str, *, calls_of_one: int = CALLS_PER_NAMESPACE, message_s: float = MESSAGE_S
+    ) -> None:
         self.listen = listen
+        self._calls_of_one = calls_of_one
+        self._message_s = message_s
         self._node = node
         self._renewals = Renewals()
         self._calls = 0
+        self._under_way: Counter[str] = Counter()
+        """By the namespace they count for, from the moment that it is known who calls."""
         self._stopping = False
 
     async def start(self) -> None:
@@ -99,35 +104,48 @@ class RpcServer:
                 break
         await self._server.stop(DRAIN_S)
 
-    def _admit(self) -> None:
+    @asynccontextmanager
+    async def _admitted(self, call: Call) -> AsyncIterator[None]:
         self._calls += 1
         if self._stopping:
             raise ApiError(503, "stopping", "this node is stopping: ask another", outcome="retry")
+        namespace = await call.enter()
+        if self._under_way[namespace] >= self._calls_of_one:
+            message = f"{self._calls_of_one} calls of your namespace are under way here; end some, or ask another node"
+            raise ApiError(429, "overloaded", message, outcome="retry")
+        self._under_way[namespace] += 1
+        try:
+            yield
+        finally:
+            self._under_way[namespace] -= 1
+            if not self._under_way[namespace]:
+                del self._under_way[namespace]
 
     def _unary(self, method: Method, handler: Unary) -> Any:
-        async def serve(request: Any, context: Any) -> Any:
+        """Served as a stream of one message: the library would wait for that before it tells of the call, and so
+        whoever has no access token could begin as many as there may be and leave it at that."""
+
+        async def serve(requests: AsyncIterator[Any], context: Any) -> Any:
             call = Call(self._node, context)
             try:
-                self._admit()
-                if request is _MALFORMED:
-                    raise _malformed(method)
-                answer = await handler(call, request)
-                call.finish()
-                return answer
+                async with self._admitted(call):
+                    answer = await handler(call, await _only(method, requests, self._message_s))
+                    call.finish()
+                    return answer
             except ApiError as error:
                 await call.refuse(error)
             except Exception:  # noqa: BLE001 - logged there, and told
                 await call.refuse(_bug(method))
 
-        return grpc.unary_unary_rpc_method_handler(serve, **_codecs(method))
+        return grpc.stream_unary_rpc_method_handler(serve, **_codecs(method))
 
     def _stream(self, method: Method) -> Any:
         async def serve(requests: AsyncIterator[Any], context: Any) -> None:
             call = Call(self._node, context)
             try:
-                self._admit()
-                await self._renewals.serve(call, _well_formed(method, requests), context.write)
-                call.finish()
+                async with self._admitted(call):
+                    await self._renewals.serve(call, _well_formed(method, requests), context.write)
+                    call.finish()
             except ApiError as error:
                 await call.refuse(error)
             except Exception:  # noqa: BLE001 - logged there, and told
@@ -157,6 +175,17 @@ def _parser(message: Any) -> Callable[[bytes], Any]:
             return _MALFORMED
 
     return parse
+
+
+async def _only(method: Method, requests: AsyncIterator[Any], limit_s: float) -> Any:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await anext(_well_formed(method, requests))
+    except StopAsyncIteration:
+        raise _malformed(method) from None
+    except TimeoutError:
+        message = f"no message came within {limit_s:g} seconds; send it at once"
+        raise ApiError(408, "slow_request", message, outcome="retry") from None
 
 
 async def _well_formed(method: Method, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:

@@ -40,6 +40,9 @@ function show() {
   document.title = `${view.title} – Holdfast`;
   render(place("views"), Object.entries(VIEWS).map(([each, { title }]) =>
     h("a", { href: address(each), "aria-current": each === name ? "page" : null, "data-key": `view ${each}` }, title)));
+  // On a phone the list of views is wider than the page.
+  const [list, current] = [place("views"), place("views").querySelector("[aria-current]")];
+  list.scrollLeft = current.offsetLeft - (list.clientWidth - current.offsetWidth) / 2;
   render(place("main"));
   Promise.resolve(view.mount(place("main"), new URLSearchParams(query ?? ""), live)).catch((error) => {
     if (!mine.signal.aborted) place("main").append(h("p", { class: "refused" }, error.message));

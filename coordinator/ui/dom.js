@@ -70,9 +70,15 @@ export function table(caption, columns, rows, { empty, current } = {}) {
   const heads = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
   const body = rows.map((row) =>
     h("tr", { "aria-current": current?.(row) ? "true" : null },
-      columns.map(([title, cell, kind]) => h("td", { class: kind, "data-label": title }, h("div", { class: "cell" }, cell(row))))));
+      columns.map(([title, cell, kind]) => tableCell(title, cell(row), kind))));
   return h("table", { class: "cards" },
     caption ? h("caption", {}, caption) : null, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
+}
+
+/** "–" is said where there is a column for it; a card leaves it out. */
+export function tableCell(title, content, kind) {
+  const classes = [kind, content === "–" ? "nothing" : null].filter(Boolean).join(" ");
+  return h("td", { class: classes || null, "data-label": title }, h("div", { class: "cell" }, content));
 }
 
 export function field(label, control) {

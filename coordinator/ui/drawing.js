@@ -80,14 +80,14 @@ function box(node, place) {
   const shape = s("g", { class: ["node", ...node.kinds].join(" ") }, s("title", {}, `${node.id}\n${node.about}`),
     s("rect", { x: place.x, y: place.y, width: place.width, height: place.height, rx: 5 }),
     s("text", { x: place.x + 9, y: place.y + 17 }, shortened(node.id, letters)),
-    s("text", { class: "about", x: place.x + 9, y: place.y + 32 }, cut(node.about, Math.floor((place.width - 18) / 5.8))));
+    s("text", { class: "about", x: place.x + 9, y: place.y + 32 }, cut(node.about, Math.floor((place.width - 18) / 6.7))));
   const link = s("a", { href: address("graph", { id: node.id }), "data-key": `node ${node.id}`, "aria-label": `${node.id}: ${node.about}` }, shape);
   return [link, node.before ? hidden(node.before, place, -1) : null, node.after ? hidden(node.after, place, 1) : null];
 }
 
 /** That there are more edges than are drawn, where they would be. */
 function hidden(number, place, side) {
-  const text = side < 0 ? `${number} more ▸` : `▸ ${number} more`;
+  const text = side < 0 ? `▸ ${number} more in` : `${number} more out ▸`;
   return s("text", {
     class: "more-marker", x: side < 0 ? place.x : place.x + place.width, y: place.y + place.height + 11,
     "text-anchor": side < 0 ? "start" : "end",
@@ -157,12 +157,14 @@ function arrow(kind) {
   }, s("path", { class: `arrow ${kind}`, d: "M0,0L8,4L0,8Z" }));
 }
 
-export function legend(kinds) {
+/** Of what is drawn. */
+export function legend({ nodes, edges }) {
   const rows = {
-    path: ["edge path", "the path that keeps it alive"], cycle: ["edge cycle", "on a cycle ⟳"],
+    middle: ["middle", "this resource"], path: ["edge path", "the path that keeps it alive"], cycle: ["edge cycle", "on a cycle ⟳"],
     reclaiming: ["reclaiming", "clean-up under way"], lost: ["lost", "would be reclaimed ✕"],
   };
-  return h("ul", { class: "keys" }, kinds.map((kind) => {
+  const seen = new Set([...nodes, ...edges].flatMap((each) => each.kinds));
+  return h("ul", { class: "keys" }, Object.keys(rows).filter((kind) => seen.has(kind)).map((kind) => {
     const [style, text] = rows[kind];
     const sample = style.startsWith("edge") ? s("path", { class: style, d: "M1,6H25" })
       : s("g", { class: `node ${style}` }, s("rect", { x: 2, y: 1.5, width: 22, height: 9, rx: 2 }));

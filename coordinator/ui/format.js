@@ -24,7 +24,8 @@ export function bytes(number) {
     number /= 1024;
     place += 1;
   }
-  return `${short.format(number)} ${units[place]}`;
+  // A number and its unit stay on one line.
+  return `${short.format(number)}\u00a0${units[place]}`;
 }
 
 export function duration(ms) {

@@ -67,15 +67,15 @@ function described(id, each, middle, { cycleOf, onPath, lost, explained }) {
   if (each?.reclaim) {
     kinds.push("reclaiming");
     words.push(`clean-up ${each.reclaim}`);
-  } else if (each) words.push(each.state);
+  } else if (each && each.state !== "live") words.push(each.state);
   if (explained.root?.resource_id === id) words.unshift(explained.root.kind === "lease" ? `lease: ${explained.root.client_id}` : `root: ${explained.root.kind}`);
   else if (each?.leases) words.push(plural(each.leases, "lease"));
   if (each?.pinned) words.push("pinned");
   if (lost.has(id)) {
     kinds.push("lost");
-    words.unshift("✕ would go");
+    words.unshift("✕ goes");
   }
-  return { kinds, about: words.join(", "), before: each?.more_in ?? 0, after: each?.more_out ?? 0 };
+  return { kinds, about: words.join(", ") || "live", before: each?.more_in ?? 0, after: each?.more_out ?? 0 };
 }
 
 function drawnEdges(pairs, path, layers, cycleOf, markers) {

@@ -134,6 +134,7 @@ async def _scenario(nodes: Nodes) -> None:
     loop = asyncio.get_running_loop()
     before_ms = (await nodes.get(nodes.alive[0], f"/leases/{lease['lease_id']}"))[1]["ttl_ms"]
     asked_at = loop.time()
+    seen = {node: (await nodes.get(node, "/telemetry"))[1]["leader_changes"] for node in nodes.alive}
     dead = nodes.kill_leader()
     after_ms = await _ttl_ms(nodes, lease["lease_id"])
     passed_ms = (loop.time() - asked_at) * 1_000
@@ -141,6 +142,8 @@ async def _scenario(nodes: Nodes) -> None:
     assert before_ms - passed_ms - TICK_MS <= after_ms <= before_ms + TICK_MS
     _, again = await nodes.insist("/locks/acquire", hold)
     assert (again["fencing_token"], again["hold_count"]) == (held["fencing_token"], 1)
+    for node in nodes.alive:
+        assert (await nodes.get(node, "/telemetry"))[1]["leader_changes"] > seen[node], "it counts that one came"
     await _watch_and_release(nodes, held, grants, tasks)
     assert len({token for token, _ in grants}) == WAITERS
     names = [name for _, name in sorted(grants)]

@@ -130,6 +130,10 @@ class Containers:
 
     # --- all of them ------------------------------------------------------------------------------------------------
 
+    def bring_up(self, *services: str, profile: str = "") -> None:
+        """As README says it, of the image that was built; all services, or these."""
+        self.compose(*(("--profile", profile) if profile else ()), "up", "-d", "--no-build", *services)
+
     def tear_down(self) -> None:
         """Whatever state it is in: what does not belong to the compose file is found by its label."""
         label = f"label=holdfast.chaos={self.project}"

@@ -32,7 +32,7 @@ class Run:
         """`rounds` of everything; none: the short run."""
         began = time.monotonic()
         self._say(f"starting project {self._containers.project}")
-        self._containers.compose("up", "-d", "--no-build")
+        self._containers.bring_up()
         self._say(f"whole: {self._described()}")
         first_lease = self._take_lease()
         with working(self._directory, self._containers.endpoints) as crew:

@@ -150,7 +150,7 @@ def write_much(containers: Containers) -> None:
 
 def grow_to_five(containers: Containers) -> str:
     """By the compose file: two more nodes, and the service that has the cluster take them in."""
-    containers.compose("--profile", "five", "up", "-d", "--no-build", "n4", "n5", "join")
+    containers.bring_up("n4", "n5", "join", profile="five")
     containers.nodes = sorted([*containers.nodes, "n4", "n5"])
     members = containers.wait_until_whole()["members"]
     return f"{len(members)} members, each with a vote"

@@ -31,7 +31,9 @@ class Fencing:
         return True
 
     def believe(self, key: str, client: str, now_s: float, until_s: float) -> None:
-        """By its own clock the client holds the key until then."""
+        """By its own clock the client holds the key until then. Told too late, it believes nothing new."""
+        if until_s <= now_s:
+            return
         for other, end_s in self._believes[key].items():
             if other != client and end_s > now_s:
                 raise Violation("fencing", f"{client} got {key} at {now_s:.3f} s; {other} has it until {end_s:.3f} s")

@@ -20,11 +20,13 @@ class OneLeaderPerTerm:
         for node in leading:
             term, name = node.engine.term, node.options.node_id
             known = self.leaders.get(term)
+            if known == name:
+                continue
             if known is None:
                 # One that wins on late votes, in a term already overtaken, may lack what the later term committed:
                 # it can neither commit nor hold a lease.
                 if term > max(self.leaders, default=0):
                     self._log.check_leader(name, node.journal)
                 self.leaders[term] = name
-            elif known != name:
+            else:
                 raise Violation("one_leader_per_term", f"{known} and {name} both lead in term {term}")

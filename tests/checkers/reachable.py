@@ -19,6 +19,7 @@ from coordinator.machine.machine import Machine
 from coordinator.machine.names import RESOURCE
 from coordinator.machine.results import Denied, Result, SetTaken
 from coordinator.machine.state import ACTIVE, State
+from tests.checkers.newest import Newest
 from tests.checkers.violation import Violation
 
 
@@ -75,19 +76,24 @@ class Picture:
 class WatchedMachine(Machine):
     """The product's machine, watched at every step of every entry."""
 
-    def __init__(self) -> None:
+    def __init__(self, newest: Newest | None = None) -> None:
         super().__init__()
+        self._newest = newest or Newest()
+        self._picture: Picture | None = None
+        """Before the step under way; None while somebody else's entry is gone through again."""
         self.reclaims = 0
         """How often something went, and was rightly found to be garbage."""
         self.sets = 0
 
     def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> list[Result]:
-        self._picture, self._sweeps = Picture(self.state), True
+        self._picture, self._sweeps = Picture(self.state) if self._newest.is_new(index) else None, True
         results = super().apply(index, now_ms, commands)
         self._step()
         return results
 
     def _apply_one(self, raw: bytes) -> Result:
+        if self._picture is None:
+            return super()._apply_one(raw)
         if self._sweeps:
             self._step()
         self._sweeps = False
@@ -97,6 +103,8 @@ class WatchedMachine(Machine):
         return result
 
     def _step(self, deleted: int | None = None) -> None:
+        if self._picture is None:
+            return
         before, after = self._picture, Picture(self.state)
         self._picture = after
         gone = before.usable - after.usable - {deleted}

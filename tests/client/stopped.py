@@ -41,6 +41,8 @@ class Trial:
     refused: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     told_at: float = 0.0
+    sure_until: float = 0.0
+    """When T_valid ended, by the client's own reckoning when it was stopped."""
     raised: str = ""
 
     @property
@@ -97,6 +99,7 @@ class Databases:
 
 
 def write(databases: Databases, trial: Trial, held: Held | SyncHeld) -> None:
+    trial.sure_until = (held if isinstance(held, Held) else held._seen)._valid_until
     for name, accepted in databases.take_one(trial.number, held.token).items():
         (trial.accepted if accepted else trial.refused).append(name)
 
@@ -249,18 +252,23 @@ def judged(client: Stopped) -> list[Trial]:
         assert not trial.accepted and set(trial.refused) == {"sqlite", "postgres"}, trial
         assert trial.told_at > client.resumed_at and trial.raised == "LockLost", trial
         assert client.stopped_at < client.granted[trial.number] < client.resumed_at, trial
+        # Nobody had it while its own clock, which went on, would have called it held.
+        assert trial.sure_until < client.granted[trial.number], trial
     return judged
 
 
 def report(client: Stopped, trials: Sequence[Trial]) -> None:
     took = [trial.told_at - client.resumed_at for trial in trials]
     granted = [client.granted[trial.number] for trial in trials]
+    margins = [client.granted[trial.number] - trial.sure_until for trial in trials]
     unaware = sum(len(trial.refused) > 2 for trial in trials)
     print(
         f"\n{len(took)} locks of {TTL:g} s in a stopped client ({client.kind}): both databases refused every write, "
         f"{unaware} of them before the loss was told; that came {statistics.median(took):.3f} s after it went on "
         f"(median), {max(took):.3f} s at most; others had them {min(granted) - client.stopped_at:.3f} s after it was "
-        f"stopped at the earliest, and it wrote {client.resumed_at - max(granted):.3f} s after the last of them had"
+        f"stopped at the earliest, and it wrote {client.resumed_at - max(granted):.3f} s after the last of them had. "
+        f"Margin from the end of its T_valid to the next grant: least {min(margins):.3f} s, "
+        f"median {statistics.median(margins):.3f} s"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -21,7 +22,7 @@ from coordinator.client import (
     client_context,
     clock,
 )
-from coordinator.client.calls import FIRST_PAUSE_S, PAUSES
+from coordinator.client.calls import FIRST_PAUSE_S, LAST_ATTEMPT_AT, PAUSES, Answer, Calls, _Retry
 from tests.client.running import run
 from tests.client.scripted import Asked, Reply, Scripted, ok, refused, scripted
 from tests.waiting import until
@@ -141,11 +142,39 @@ def test_what_stays_unknown_says_under_which_request_id() -> None:
             with pytest.raises(OutcomeUnknown) as told:
                 await client.call("POST", "/thing")
             assert len(node.asked) > 1 and told.value.request_id == node.asked[0].request_id
-            with pytest.raises(Unavailable):  # nothing it was told since was unknown
+            with pytest.raises((Unavailable, OutcomeUnknown)) as ended:  # nothing it was told since was unknown
                 await client.call("POST", "/thing")
+            # The last attempt may have had less time left than an answer takes: then nobody told it anything.
+            assert isinstance(ended.value, Unavailable) or "did not answer" in str(ended.value)
             node.reply = in_turn(refused(503, "unknown"))
             with pytest.raises(Unavailable):  # a read changes nothing, however it ended
                 await client.call("GET", "/thing")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (200, "<html>", OutcomeUnknown),
+        (502, "<html>", OutcomeUnknown),
+        (502, '{"error": "bad gateway"}', OutcomeUnknown),
+        (503, "[1]", OutcomeUnknown),
+        (404, "<html>", Denied),
+        (404, '{"error": null}', Denied),
+        (429, '{"error": {"outcome": "retry"}}', Unavailable),
+    ],
+)
+def test_what_stands_between_may_say_anything(status: int, text: str, kind: type[Exception]) -> None:
+    """A proxy has pages of its own, and dates where nodes have seconds. None of it is a grant, or a fault of ours."""
+
+    async def scenario() -> None:
+        headers = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
+        async with one(in_turn(web.Response(status=status, text=text, headers=headers)), 0.3) as (node, client):
+            with pytest.raises(kind):
+                await client.lock("k", wait=0).acquire()
+            node.reply = in_turn(ok({"ttl_ms": 10_000, "fencing_token": 7}))
+            assert (await client.lock("k", wait=0).acquire()).token == 7
 
     run(scenario)
 
@@ -205,6 +234,51 @@ def test_a_call_ends_by_its_deadline(method: str, kind: type[Exception]) -> None
     run(scenario)
 
 
+def test_no_attempt_begins_that_could_not_be_answered_any_more() -> None:
+    """It might be done, and nobody would know. That it was not even sent is known, and told."""
+
+    class Noted(Calls):
+        def __init__(self) -> None:
+            super().__init__("127.0.0.1:1", namespace="default", timeout=0.3)
+            self.left: list[float] = []
+
+        async def _attempt(self, request: object, endpoint: str, limit_s: float) -> Answer:
+            self.left.append(limit_s)
+            raise _Retry("not now", unknown=False)
+
+    async def scenario() -> None:
+        for _ in range(10):
+            calls = Noted()
+            with pytest.raises(Unavailable, match="it was not done: not now"):
+                await calls.call("POST", "/thing")
+            assert len(calls.left) > 2 and min(calls.left) > 0.3 * LAST_ATTEMPT_AT, calls.left
+            await calls.close()
+
+    run(scenario)
+
+
+def test_a_connection_that_cannot_be_made_in_time_has_sent_nothing() -> None:
+    """Of a host that is gone without a word, or whose queue of connections is full."""
+
+    async def scenario() -> None:
+        with socket.socket() as full, contextlib.ExitStack() as stack:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+            async with Client("127.0.0.1:{1}".format(*full.getsockname()), timeout=0.6) as client:
+                with pytest.raises(Unavailable, match="cannot be reached"):
+                    await client.call("POST", "/thing")
+                begun = clock.now()
+                with pytest.raises(Unavailable, match="cannot be reached"):  # nor is it waited at
+                    await client.lock("k", wait=600.0).acquire()
+                assert clock.now() - begun < 0.6 + SLACK_S
+
+    run(scenario)
+
+
 def test_a_silent_node_leaves_time_for_the_others() -> None:
     async def scenario() -> None:
         async with scripted(silent) as mute, scripted(in_turn(ok({}))) as node:
@@ -213,6 +287,40 @@ def test_a_silent_node_leaves_time_for_the_others() -> None:
                 await client.call("POST", "/thing", timeout=2 * SLACK_S)
             (unanswered,), (answered,) = mute.asked, node.asked
             assert unanswered.request_id == answered.request_id
+
+    run(scenario)
+
+
+def test_nobody_is_waited_at_who_was_never_reached() -> None:
+    """A wait for a lock is long, also without a limit: that nobody is there is told in the time of any call."""
+
+    async def scenario() -> None:
+        async with scripted(silent) as gone:
+            dead = gone.address
+        async with Client(dead, timeout=0.5) as client:
+            begun = clock.now()
+            for wait in (None, 600.0):
+                with pytest.raises(Unavailable, match="cannot be reached"):
+                    await client.lock("k", wait=wait).acquire()
+            assert clock.now() - begun < 2 * (0.5 + SLACK_S)
+
+    run(scenario)
+
+
+def test_who_was_reached_last_is_waited_at_as_long_as_it_takes() -> None:
+    async def scenario() -> None:
+        async def late(asked: Asked) -> web.Response | None:
+            if asked.path == "/locks/acquire":
+                answered = clock.now() + 1.0  # longer than a call has, and shorter than it waits
+                await until(lambda: clock.now() >= answered, "the time of an answer")
+            return ok({"ttl_ms": 10_000, "fencing_token": 1})
+
+        async with scripted(silent) as gone:
+            dead = gone.address
+        async with scripted(late) as node, Client([dead, node.address], timeout=0.5) as client:
+            client.calls.members.turn_to(f"http://{dead}")
+            assert (await client.lock("k", 10.0, wait=20.0).acquire()).token == 1
+            assert len(node.of("/locks/acquire")) == 1
 
     run(scenario)
 

@@ -40,14 +40,14 @@ class Room:
             self.visits += 1
 
 
-async def crowd(client: Client, block: Blocks) -> Room:
+async def crowd(client: Client, block: Blocks, stays: int = 3) -> Room:
     """So many tasks at once, each of which stays for a few calls."""
     room = Room()
 
     async def visit() -> None:
         async with block():
             with room.visited():
-                for _ in range(3):
+                for _ in range(stays):
                     await client.call("GET", "/cluster")
 
     await asyncio.gather(*(visit() for _ in range(TASKS)))
@@ -91,9 +91,9 @@ def test_tasks_of_one_client_are_never_inside_together(endpoints: list[str], sha
                 one = make(client)
                 room = await crowd(client, lambda make=make, one=one: one if shares else make(client))
                 assert room.most == 1, name
-            room = await crowd(client, lambda: client.semaphore("own/semaphore-2", 2))
+            room = await crowd(client, lambda: client.semaphore("own/semaphore-2", 2), stays=20)
             assert room.most == 2
-            room = await crowd(client, lambda: client.read_write_lock("own/rw").read())
+            room = await crowd(client, lambda: client.read_write_lock("own/rw").read(), stays=20)
             assert room.most > 1
 
     run(scenario)

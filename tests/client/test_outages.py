@@ -59,7 +59,7 @@ def test_a_waiter_at_a_node_that_stands_still_is_served_in_its_turn(cluster: Up,
                     return bool((await holder.call("GET", "/locks/outage%2Fturn"))["queue_length"] == count)
 
                 held = await holder.lock("outage/turn", ttl=60).acquire()
-                first.calls._current = 0
+                first.calls.members.turn_to(stopped)
                 waiting = [asyncio.ensure_future(wait("first", first))]
                 await until(lambda: queued(1), "the first in the queue")
                 waiting.append(asyncio.ensure_future(wait("second", second)))

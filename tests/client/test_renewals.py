@@ -92,7 +92,7 @@ def test_what_clocks_may_drift_apart_is_taken_off_everywhere(drift: float) -> No
             of_session = await session.acquire_lock("s")
             sure = [each.valid_for for each in (held, session, lease, of_session)]
             since = clock.now() - before
-            whole = TTL * (1 - drift) - clock.JITTER_S
+            whole = clock.valid_until(0.0, TTL, drift)
             assert all(whole - since <= each <= whole for each in sure), (sure, whole)
             await held.renew()
             assert held.valid_for <= whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any, cast
 import pytest
 
 from coordinator.client import HoldfastError, LockBusy, LockLost
+from coordinator.client.blocks import Block
+from coordinator.client.heartbeat_thread import HeartbeatThread
 from coordinator.client.lock import Lock
 from coordinator.client.sync import SyncClient, SyncLock
 from tests.cli.processes import REPOSITORY
@@ -183,6 +186,43 @@ def test_a_client_is_not_closed_under_a_running_block(endpoints: list[str]) -> N
     client.close()
     with pytest.raises(HoldfastError, match="closed"):
         client.call("GET", "/cluster")
+
+
+def test_every_running_block_counts_however_many_threads_enter_at_once() -> None:
+    """One that was forgotten would not keep its client from being closed under it."""
+    together, rounds = 8, 20
+    thread, before = HeartbeatThread(priority=False), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(rounds):
+            gate, entered = threading.Barrier(together), list[Block[None]]()
+
+            def enter(gate: threading.Barrier = gate, entered: list[Block[None]] = entered) -> None:
+                block = Block(contextlib.nullcontext())
+                gate.wait()
+                thread.enter(block)
+                entered.append(block)
+
+            threads = [threading.Thread(target=enter) for _ in range(together)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(90)
+            for block in entered:
+                assert thread.in_use
+                thread.run(block.leave())
+            assert len(entered) == together and not thread.in_use
+    finally:
+        sys.setswitchinterval(before)
+        thread.close()
+
+
+def test_a_closed_client_may_be_closed_again(endpoints: list[str]) -> None:
+    client = SyncClient(endpoints)
+    client.close()
+    with pytest.raises(HoldfastError, match="closed"), client.lock("sync/closed"):
+        pass
+    client.close()
 
 
 def test_a_child_of_a_fork_is_told_to_make_its_own(client: SyncClient) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import timeit
 
 import pytest
+from aiohttp import web
 
 from coordinator.client import Client, NotHeld
 from coordinator.client.verifier import LeaseVerifier
 from tests.client.gate import Gate
+from tests.client.scripted import Asked, ok, scripted
 from tests.waiting import until
 
 
@@ -103,3 +105,37 @@ def test_an_old_event_does_not_undo_a_newer_lease() -> None:
     assert verifier.last_seen_leased("r")
     verifier._apply(event("lease_released", "2"))
     assert not verifier.last_seen_leased("r") and len(verifier) == 0
+
+
+def test_what_was_listed_in_vain_does_not_make_it_sure_of_what_it_knew_before() -> None:
+    """Events are gone, so it lists anew; the watch lags, so that is not finished. Then the watch catches up: only
+    another listing tells that the lease is over."""
+
+    async def scenario() -> None:
+        leases = [{"resource_id": "r", "client_id": "a", "lease_id": "0000000100000001"}]
+        revision, said = 5, 'event: progress\nid: 5\ndata: {"revision": 5}\n\n'
+        listings = 0
+
+        async def reply(asked: Asked) -> web.Response | None:
+            nonlocal listings
+            if asked.path == "/watch":
+                return web.Response(text=said, content_type="text/event-stream")
+            listings += asked.path == "/leases"
+            return ok({"leases": leases, "next": None, "locks": []}, X_Holdfast_Revision=str(revision))
+
+        async with (
+            scripted(reply) as node,
+            Client(node.address, timeout=0.3) as client,
+            client.verifier(ttl=1.0) as verifier,
+        ):
+            assert verifier.check("r", "a")
+            leases.clear()
+            revision, said = 20, 'event: compacted\ndata: {"revision": 10}\n\n'
+            await until(lambda: listings > 1, "another listing")
+            said = ": nothing yet\n\n"
+            await until(lambda: not verifier.fresh, "it to know too little")
+            said = 'event: progress\nid: 20\ndata: {"revision": 20}\n\n'
+            await until(lambda: verifier.fresh, "it to be sure again")
+            assert not verifier.check("r", "a")
+
+    run(scenario())

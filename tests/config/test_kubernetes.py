@@ -151,3 +151,12 @@ def test_prometheus_asks_for_names_that_certificates_have() -> None:
     made = " ".join(commands(OFFERED))
     assert asked == [f"holdfast-{number}.holdfast-nodes:7100" for number in range(3)]
     assert "for n in 0 1 2" in made and "--host holdfast-$n.holdfast-nodes" in made
+
+
+def test_no_other_file_has_commands_in_its_comments() -> None:
+    """Lines set apart in a comment are typed above, or are lines of a configuration."""
+    for path in sorted(each for each in (REPOSITORY / "configs").rglob("*") if each.is_file()):
+        joined = re.sub(r"\\\n# +", "", path.read_text())
+        apart = re.findall(r"^#   (\S.*)$", joined, re.MULTILINE)
+        others = [line for line in apart if not re.match(r"\w+: \[", line)]
+        assert others == (commands(path) if path in (OFFERED, SCRAPED) else []), path

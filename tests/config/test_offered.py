@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,3 +94,23 @@ def test_the_unit_runs_commands_that_there_are() -> None:
     assert len(started) == 2
     for words in started:
         assert parser().parse_args(words.split()).command
+
+
+def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
+    """Asked of systemd itself where it is; it takes unknown keys with a word and no exit code."""
+    unit = (REPOSITORY / "configs" / "systemd" / "holdfast.service").read_text()
+    assert re.findall(r"^\[(\w+)\]$", unit, re.MULTILINE) == ["Unit", "Service", "Install"]
+    assert [line for line in unit.splitlines() if line and not re.match(r"#|\[|[A-Z]\w+=", line)] == []
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:
+        (copy := tmp_path / "holdfast.service").write_text(unit.replace("/opt/holdfast/bin/holdfast", "/bin/true"))
+        ran = subprocess.run([verify, "verify", str(copy)], capture_output=True, text=True, check=False)
+        assert (ran.returncode, [line for line in ran.stderr.splitlines() if copy.name in line]) == (0, []), ran.stderr
+
+
+def test_an_alert_tells_one_quantity_whichever_of_its_conditions_holds() -> None:
+    """`{{ $value }}` is the left side of the one that holds: of the same metric, and not a ratio in one of them."""
+    for rule in rules():
+        sides = [re.split(r" [<>]=? ", each)[0] for each in rule["expr"].split(" or ")]
+        if "$value" in rule["annotations"]["summary"]:
+            assert len(set(sides)) == 1, rule["alert"]

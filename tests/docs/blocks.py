@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ANY = "COMMAND"
 """Stands for each of them."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_INLINE = re.compile(r"`((?:holdfast|make) [^`\n]+)`")
+_PROGRAMS = (
+    r"holdfast|make|python|pip|pip-audit|curl|openssl|docker|docker-compose|docker/[\w-]+|systemctl|kubectl"
+    r"|\. \.venv|\.venv/bin/\w+|eval|sha256sum|cat|mv|date"
+)
+_INLINE = re.compile(rf"(?<!`)`((?:{_PROGRAMS})[ /][^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,10 @@ def mistake(command: str) -> str | None:
 
 
 def _mistake_in_module(module: str, words: list[str]) -> str | None:
+    if module in sys.stdlib_module_names:
+        return None
     path = REPOSITORY / f"{module.replace('.', '/')}.py"
+    path = path if path.exists() else path.with_suffix("") / "__main__.py"
     if not path.exists():
         return f"there is no module {module}"
     known = "".join(each.read_text() for each in path.parent.glob("*.py"))
@@ -91,7 +98,7 @@ def _mistake_in_module(module: str, words: list[str]) -> str | None:
 
 def _mistake_in_words(words: list[str]) -> str | None:
     parser: argparse.ArgumentParser = program.parser()
-    while words and not words[0].startswith("-") and (choices := dict(_subcommands(parser))):
+    while words and not words[0].startswith("-") and (choices := subcommands(parser)):
         names = words.pop(0).split("|")
         if names == [ANY]:
             names = [next(iter(choices))]
@@ -107,7 +114,6 @@ def _mistake_in_words(words: list[str]) -> str | None:
     return None
 
 
-def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(next(found, {}))

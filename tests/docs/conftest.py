@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import pytest
 
 from tests.cli.processes import Up, up
 from tests.docs.blocks import REPOSITORY
+from tests.ports import free_address
+
+START_S = 120
 
 
 @dataclass
@@ -40,14 +44,46 @@ class Terminal:
         )
 
     def surroundings(self) -> dict[str, str]:
+        """Nothing in them is of the tests that this is one of."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), **self.environment}
+        around = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        return {**around, "PATH": path, "PYTHONPATH": str(REPOSITORY), **self.environment}
 
     def told(self, script: str) -> str:
         """What a command prints; it must succeed."""
         ran = self.run(script)
         assert ran.returncode == 0, f"{script}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
+
+
+@contextlib.contextmanager
+def running(terminal: Terminal, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`holdfast` with these words, in the background; its output in a file of that name."""
+    with open(terminal.directory / f"{name}.log", "wb") as log:
+        process = subprocess.Popen(
+            ["holdfast", *words], cwd=terminal.directory, env=terminal.surroundings(), stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=90)
+
+
+def settings(name: str, http: str, peer: str, more: str = "") -> str:
+    """The file of the only node of a cluster."""
+    both = f'http = "{http}"\npeer = "{peer}"\n'
+    head = f'node_id = "n1"\ncluster_id = "production"\ndata_dir = "{name}"\nsecret = "a secret of the documents"\n'
+    return f'{head}{both}{more}\n[[members]]\nid = "n1"\n{both}'
+
+
+@contextlib.contextmanager
+def node(terminal: Terminal, name: str, more: str, *words: str) -> Iterator[str]:
+    """A cluster of one node with these settings in its file; where it serves, as soon as it answers at all."""
+    http = free_address()
+    (terminal.directory / f"{name}.toml").write_text(settings(name, http, free_address(), more))
+    with running(terminal, name, "node", "--config", f"{name}.toml", *words):
+        yield http
 
 
 @pytest.fixture(scope="package")
@@ -60,4 +96,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def terminal(cluster: Up, tmp_path: Path) -> Terminal:
     (tmp_path / "coordinator").symlink_to(REPOSITORY / "coordinator")
     instead = {f"127.0.0.1:{7100 + number}": cluster.endpoint(number) for number in (1, 2, 3)}
-    return Terminal(tmp_path, instead, {"HOLDFAST_ENDPOINTS": ",".join(instead.values())})
+    endpoints = ",".join(instead.values())
+    return Terminal(
+        tmp_path, {**instead, "/etc/holdfast/node.toml": f"{cluster.data}/n1.toml"}, {"HOLDFAST_ENDPOINTS": endpoints}
+    )

@@ -21,7 +21,7 @@ class NotPlain(Exception):
 
 class Heads:
     def __init__(self) -> None:
-        self._answers: Answers = {(each.method, each.path): _answer for each in all_operations()}
+        self._answers = Answers({(each.method, each.path): _answer for each in all_operations()})
         self._protocol: Any = _Protocol()
         # A body has a place in a loop; nobody waits for one here.
         self._loop: Any = SimpleNamespace(get_debug=lambda: False)
@@ -43,7 +43,11 @@ class Heads:
             raise Misread(f"{len(seen)} requests to aiohttp")
         (other,) = seen
         theirs = (other.method, other.path, sorted((name.lower(), value) for name, value in other.headers.items()))
-        ours = (head.method, head.raw_path, sorted((name.lower(), value) for name, value in head.headers.items()))
+        ours = (
+            head.method,
+            head.raw_path,
+            sorted((name.lower(), value) for name, value in head.fields.headers.items()),
+        )
         if theirs != ours or other.should_close or other.upgrade or other.chunked or other.compression:
             raise Misread(f"{ours} is to aiohttp {other}")
 
@@ -72,6 +76,8 @@ def heads() -> list[bytes]:
         _head("GET", "/api/v1/locks?prefix=a&limit=10&consistency=local", [*plain, *token]),
         _head("GET", "/api/v1/cluster", [*plain, "Accept-Encoding: gzip, deflate", "Cookie: a=b"]),
         _head("PUT", "/api/v1/edges", [*plain, *body, "Idempotency-Key: 7", "Expect: 100-continue"]),
+        _head("POST", "/api/v1/sessions/0000000100000000/heartbeat", [*plain, *body]),
+        _head("GET", "/api/v1/leases/0000000100000000?consistency=bounded&max_staleness_ms=100", plain),
         _head("POST", "/api/v1/sessions", [*plain, "Transfer-Encoding: chunked", "Connection: close"]),
     ]
 

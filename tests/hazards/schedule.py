@@ -252,3 +252,12 @@ def void(_result: Any) -> None:
 
 def committed(outcomes: list[Outcome]) -> bool:
     return bool(outcomes) and isinstance(outcomes[0], Committed)
+
+
+def begun(seed: int) -> Directed:
+    """n1 leads, and all have one value."""
+    world = Directed(seed)
+    world.begin("n1")
+    world.commit("n1", "put", "k", "old")
+    world.reach(lambda: world.caught_up("n2", "n3"), 2)
+    return world

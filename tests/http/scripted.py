@@ -42,6 +42,7 @@ class ScriptedHost:
     node_id: str = "n1"
     cluster_id: str = "c"
     term: int = 3
+    commit: int = 17
     applied: int = 17
     level: int = 2
     members: list[ScriptedMember] = field(default_factory=lambda: [ScriptedMember(f"n{n}") for n in (1, 2, 3)])

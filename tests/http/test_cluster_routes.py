@@ -316,6 +316,40 @@ def test_a_leader_lost_after_sending_means_unknown() -> None:
     asyncio.run(run())
 
 
+FOREIGN = {
+    "a page": b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello",
+    "nothing": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello",
+    "no msgpack": b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nContent-Length: 1\r\n\r\n\xc1",
+    "no document": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]",
+    "another error": b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+    "no end": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + b" " * (5 << 20),
+}
+
+
+@pytest.mark.parametrize("said", FOREIGN.values(), ids=FOREIGN)
+def test_what_no_node_says_is_not_passed_on(said: bytes) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with serving(follower_of(f"127.0.0.1:{port}")) as client:
+                answer = await client.get("/api/v1/cluster/members/n2")
+                error = (await answer.json())["error"]
+                assert (answer.status, error["code"], error["outcome"]) == (503, "no_answer", "retry")
+                answer = await client.post("/api/v1/cluster/transfer")
+                error = (await answer.json())["error"]
+                # It may have come through to a leader behind whatever answered.
+                assert (answer.status, error["code"], error["outcome"]) == (503, "leader_lost", "unknown")
+
+    asyncio.run(run())
+
+
 def test_no_leader_means_retry() -> None:
     async def scenario(client: Client) -> None:
         answer = await client.post("/api/v1/cluster/transfer")

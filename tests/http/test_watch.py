@@ -189,6 +189,23 @@ def test_a_stopping_node_says_so() -> None:
     scenario(run)
 
 
+def test_a_node_that_hears_of_no_leader_sends_its_readers_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the only one: cut off, or removed without having heard of it. Then nothing would ever be told here."""
+    monkeypatch.setattr(watch, "BEHIND_MS", 300)
+
+    async def run(host: LoneHost, client: Client) -> None:
+        host.lease = True
+        async with client.get(WATCH + "?progress_ms=100", headers=SSE) as streamed:
+            assert [told["event"] for told in await sse(streamed, 6)] == ["progress"] * 6
+            host.lease = False
+            told = await sse(streamed, 1)
+            while told[0]["event"] == "progress":
+                told = await sse(streamed, 1)
+            assert told[0]["data"] == {"kind": "end", "reason": "behind"}
+
+    scenario(run)
+
+
 def test_a_slow_reader_is_cut_off_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "SLOW_S", 0.2)
 

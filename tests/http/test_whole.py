@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.whole import BODY_MOST, read_head, written
+from coordinator.http.whole import BODY_MOST, Answers, read_head, written
 from tests.http.served import ACQUIRE, HELD, LOCKS, parsed, post, run, served, waiting
 from tests.waiting import until
 
@@ -117,9 +117,41 @@ def head_of(*lines: str, first: str = f"POST {ACQUIRE} HTTP/1.1", host: str = "H
     ],
 )
 def test_what_may_mean_something_else_is_left_to_aiohttp(raw: bytes) -> None:
-    answers = {("POST", ACQUIRE): _no_answer}
+    answers = Answers({("POST", ACQUIRE): _no_answer})
     assert read_head(head_of("Content-Length: 3", "Connection: Keep-Alive"), answers) is not None
     assert read_head(raw, answers) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "places"),
+    [
+        ("GET /api/v1/locks", "/api/v1/locks", {}),
+        ("GET /api/v1/locks/acquire", "/api/v1/locks/{key:.+}", {"key": "acquire"}),
+        ("GET /api/v1/locks/a/b/", "/api/v1/locks/{key:.+}", {"key": "a/b/"}),
+        ("POST /api/v1/locks/acquire", "/api/v1/locks/acquire", {}),
+        ("POST /api/v1/sessions/ab/heartbeat", "/api/v1/sessions/{id}/heartbeat", {"id": "ab"}),
+        ("GET /api/v1/resources/a/b/explain", "/api/v1/resources/{id:.+}/explain", {"id": "a/b"}),
+        ("GET /api/v1/resources/a/explain/b", "/api/v1/resources/{id:.+}", {"id": "a/explain/b"}),
+        ("POST /api/v1/sessions//heartbeat", None, {}),
+        ("POST /api/v1/sessions/a/b/heartbeat", None, {}),
+        ("POST /api/v1/sessions/ab/heartbeat/", None, {}),
+        ("PUT /api/v1/sessions/ab/heartbeat", None, {}),
+        ("GET /api/v1/locks/", None, {}),
+    ],
+)
+def test_what_stands_in_a_path_for_names(asked: str, path: str | None, places: dict[str, str]) -> None:
+    async def found(_: Any) -> Any: ...
+
+    paths = [
+        ("POST", "/api/v1/locks/acquire"), ("GET", "/api/v1/locks"), ("GET", "/api/v1/locks/{key:.+}"),
+        ("POST", "/api/v1/sessions/{id}/heartbeat"), ("GET", "/api/v1/resources/{id:.+}/explain"),
+        ("GET", "/api/v1/resources/{id:.+}"),
+    ]  # fmt: skip
+    answers = Answers(dict.fromkeys(paths, _no_answer))
+    if path is not None:
+        answers[asked.split(maxsplit=1)[0], path] = found
+    head = read_head(head_of(first=f"{asked} HTTP/1.1"), answers)
+    assert (None if head is None else (head.answer, head.places)) == (None if path is None else (found, places))
 
 
 def test_an_answer_has_no_line_break_in_a_header() -> None:

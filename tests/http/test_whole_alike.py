@@ -42,10 +42,16 @@ def mostly(plain: list[Any], odd: list[Any], part: str = "") -> st.SearchStrateg
 
 METHODS = mostly(["POST", "POST", "GET"], ["HEAD", "PUT", "OPTIONS", "CONNECT", "post", "P\u00d6ST", ""], "method")
 TARGETS = mostly(
-    [ACQUIRE, ACQUIRE, RELEASE, BEAT, LOCKS, f"{LOCKS}?limit=2", f"{ACQUIRE}?timeout_ms=9000", "/healthz"],
+    [
+        ACQUIRE, ACQUIRE, RELEASE, BEAT, LOCKS, f"{LOCKS}?limit=2", f"{ACQUIRE}?timeout_ms=9000", "/healthz",
+        f"{LOCKS}/k", "/api/v1/leases/0000000100000000", "/api/v1/sessions/0000000100000000/heartbeat",
+        "/api/v1/queues/q", "/api/v1/queues/q/tasks/0000000100000000", "/api/v1/resources/a/b/explain",
+    ],
     [
         f"{ACQUIRE}?timeout_ms=9000&timeout_ms=9000", f"{ACQUIRE}?", f"{ACQUIRE}?a", f"{ACQUIRE}/", f"/{ACQUIRE}",
-        f"{LOCKS}/k", f"{LOCKS}/acquire", f"{LOCKS}/a%2Fb", f"{LOCKS}?prefix=%zz", f"{LOCKS}?prefix=a+b",
+        f"{LOCKS}/acquire", f"{LOCKS}/a%2Fb", f"{LOCKS}/", f"{LOCKS}//k", f"{LOCKS}/k/", "/api/v1/queues//tasks",
+        "/api/v1/leases/renew", "/api/v1/leases/1/", "/api/v1/queues/q/tasks/1/2", "/api/v1/namespaces/n",
+        f"{LOCKS}?prefix=%zz", f"{LOCKS}?prefix=a+b",
         f"{ACQUIRE}#x", f"http://x{ACQUIRE}", "http://y/healthz", "*", "/nowhere", "/api/v1/./locks",
         "/api/v1/locks/../locks/acquire", "x", "", f"{LOCKS}?prefix=\u00e9",
         "/readyz", "/metrics/", f"{LOCKS}?consistency=local", f"{LOCKS}?limit=0",
@@ -222,7 +228,7 @@ def test_the_same_bytes_have_the_same_answers_and_the_same_effect(pair: Pair) ->
     pair.here.clear()
     tried()
     # The comparison would be worth nothing if all of it were aiohttp's.
-    assert sum(map(bool, pair.here)) >= len(pair.here) // 5, pair.here
+    assert sum(map(bool, pair.here)) >= len(pair.here) // 10, pair.here
 
 
 @pytest.mark.parametrize("part", sorted(ODD))

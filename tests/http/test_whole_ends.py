@@ -169,9 +169,9 @@ def test_heads_that_are_kept_are_few_and_short() -> None:
                     caller.say(post(ACQUIRE, HELD, f"X-Number: {number}", f"X-Padding: {'x' * padding}"))
                     await caller.settle()
             assert found.whole == 6 * HEADS_KEPT
-            kept = caller.connection._heads
-            assert 0 < len(kept) <= HEADS_KEPT
-            assert max(map(len, kept)) <= HEAD_KEPT_MOST
+            for kept in (caller.connection._heads, caller.connection._fields):
+                assert 0 < len(kept) <= HEADS_KEPT
+                assert max(map(len, kept)) <= HEAD_KEPT_MOST
 
     run(scenario)
 
@@ -193,6 +193,23 @@ def test_a_closed_connection_whose_client_does_not_take_the_rest_is_cut_off() ->
             connection.look(asyncio.get_running_loop().time() + SEND_S + 1)
             await until(lambda: not found.connections, "its end")
             writer.close()
+
+    run(scenario)
+
+
+def test_requests_that_came_together_let_in_no_more_until_they_are_answered() -> None:
+    """Or a client that never stops would have as much kept as all of them may, and copied for each of its requests."""
+
+    async def scenario() -> None:
+        async with served() as found:
+            caller, said, most = Caller(found), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 4_000, 0
+            for _ in range(200):
+                caller.say(said)
+                most = max(most, len(caller.connection._behind))
+                await caller.settle(1)
+            assert BODY_MOST < most <= BODY_MOST + len(said)
+            await until(lambda: not caller.connection._behind, "an answer to each")
+            assert caller.wire.is_reading()
 
     run(scenario)
 
@@ -238,13 +255,14 @@ def test_a_token_is_asked_for_and_named_in_the_trail() -> None:
 
 
 def test_answers_are_found_by_their_own_names() -> None:
-    """Operations with names in their paths, and those that stream, are aiohttp's."""
+    """Operations that stream are aiohttp's."""
 
     async def scenario() -> None:
         async with served() as found:
             door = found.server._door
             assert door is not None
             assert ("GET", "/metrics") in door._app[ANSWERS]
-            assert not [path for _, path in door._app[ANSWERS] if "{" in path or path.endswith(("/watch", "/backup"))]
+            assert ("POST", "/api/v1/sessions/{id}/heartbeat") in door._app[ANSWERS]
+            assert not [path for _, path in door._app[ANSWERS] if path.endswith(("/watch", "/backup"))]
 
     run(scenario)

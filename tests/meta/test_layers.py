@@ -19,7 +19,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator.watches", "coordinator.telemetry", "coordinator.lanes"),
     ("coordinator.service",),
     ("coordinator.leading", "coordinator.explaining", "coordinator.claims"),
-    ("coordinator.sweeper", "coordinator.collector", "coordinator.auditor", "coordinator.dispatch"),
+    (
+        "coordinator.sweeper",
+        "coordinator.collector",
+        "coordinator.auditor",
+        "coordinator.dispatch",
+        "coordinator.pauses",
+    ),
     ("coordinator.levels",),
     ("coordinator.http", "coordinator.client", "coordinator.gossip"),
     # Fields, refusals and the view of the node are those of HTTP: one rule for both interfaces.

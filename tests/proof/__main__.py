@@ -1,87 +1,131 @@
-"""Runs every part for its share of the time, then writes the page. A part that fails is named on it, and fails this."""
+"""Runs every part, then writes docs/PROOF.md. A part that fails is named on it, and fails this.
+
+A part that has passed with these very sources is not run again, unless --again says so; the simulation goes on where it
+was left until it has its seeds. So a proof may be made in several sittings: `make proof PARTS="simulation chaos"`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import json
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.proof.page import Figures, page
+from tests.sim.ledger import REPOSITORY, commit, sources_hash
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SIMULATED = 0.5
-"""Of the minutes, this part is simulation, the rest real clusters. Planted bugs and failpoints take what they take."""
+SOURCES = ("coordinator", "cluster", "tests", "bench")
+SEEDS = 10_000
+DOCKER_S = 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """`command`: for so many minutes, with figures to that file. Where there is no share, it takes what it takes."""
+
+    command: Callable[[float, Path], list[str]]
+    share: float = 0.0
+    can_run: Callable[[], str | None] = lambda: None
+    """Why it cannot, on this machine."""
+
+
+def _no_docker() -> str | None:
+    if shutil.which("docker") is None:
+        return "there is no docker here"
+    asked = subprocess.run(["docker", "info"], capture_output=True, timeout=DOCKER_S, check=False)
+    return None if asked.returncode == 0 else "docker does not answer"
+
+
+PARTS: dict[str, Part] = {
+    "simulation": Part(lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--json", f"{to}"], 0.5),
+    "replay": Part(lambda _, to: ["tests.sim", "--replays", "4", "--json", f"{to}"]),
+    "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"]),
+    "failpoints": Part(lambda _, to: ["tests.sim", "--failpoints", "--json", f"{to}"]),
+    "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"]),
+    "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"]),
+    "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"]),
+    "robustness": Part(
+        lambda minutes, to: ["tests.robustness", "--minutes", f"{minutes}", "--json", f"{to}", "--out", f"{to.parent}"],
+        0.5,
+    ),
+    "chaos": Part(lambda _, to: ["tests.chaos", "--rounds", "1", "--json", f"{to}"], can_run=_no_docker),
+}
+
+
+class Proof:
+    def __init__(self, out: Path, sources: str) -> None:
+        self._out, self._sources = out, sources
+        self._runs: dict[str, dict[str, Any]] = _read(out / "parts.json") or {}
+        """Of each part: when it ran, with which sources, at which commit, how long, and whether it passed."""
+
+    def figures_path(self, name: str) -> Path:
+        return self._out / f"{name}.json"
+
+    def is_done(self, name: str) -> bool:
+        run = self._runs.get(name)
+        if run is None or not run["passed"] or run["sources"] != self._sources:
+            return False
+        return name != "simulation" or sum(_read(self.figures_path(name))["seeds"].values()) >= SEEDS
+
+    def run(self, name: str, minutes: float) -> None:
+        part, path, began = PARTS[name], self.figures_path(name), time.monotonic()
+        why_not = part.can_run()
+        if why_not is not None:
+            print(f"proof: {name} is left out: {why_not}", flush=True)
+            return
+        print(f"proof: {name}", flush=True)
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", *part.command(minutes * part.share, path)]
+        passed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
+        self._runs[name] = {
+            "passed": passed,
+            "sources": self._sources,
+            "commit": commit(),
+            "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+            "minutes": round((time.monotonic() - began) / 60, 1),
+        }
+        (self._out / "parts.json").write_text(json.dumps(self._runs, indent=1, sort_keys=True) + "\n")
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, run in self._runs.items() if not run["passed"]]
+
+    def page(self) -> str:
+        found = {name: _read(self.figures_path(name)) if name in self._runs else None for name in PARTS}
+        runs = {name: {**run, "same": run["sources"] == self._sources} for name, run in self._runs.items()}
+        return page(Figures(datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), commit(), runs, **found))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--minutes", type=float, default=20.0, help="for the simulation and real clusters, in all")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="only these")
+    parser.add_argument("--again", action="store_true", help="also what has passed with these sources")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "proof", help="for figures and charts")
+    parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "PROOF.md")
     parser.add_argument("--page-only", action="store_true", help="write the page from the figures that are there")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    parts = _parts(options.minutes, options.out)
-    failed = []
-    if not options.page_only:
-        for name, command in parts.items():
-            print(f"proof: {name}", flush=True)
-            (options.out / f"{name}.json").unlink(missing_ok=True)
-            if subprocess.run([sys.executable, "-m", *command], cwd=REPOSITORY, check=False).returncode:
-                failed.append(name)
-    found = {name: _read(options.out / f"{name}.json") for name in parts}
-    apart = {name: _moment(options.out / f"{name}.json") for name in found} if options.page_only else None
-    (REPOSITORY / "docs" / "PROOF.md").write_text(
-        page(Figures(_today(), _commit(), **found, failed=failed, apart=apart))
-    )
-    verdict = "nothing was run" if options.page_only else f"failed: {failed}" if failed else "all parts passed"
-    print(f"proof: written to docs/PROOF.md; {verdict}")
-    return 1 if failed else 0
-
-
-def _parts(minutes: float, out: Path) -> dict[str, list[str]]:
-    simulated, real = str(minutes * SIMULATED), str(minutes * (1 - SIMULATED))
-    return {
-        "simulation": ["tests.sim", "--long", "--minutes", simulated, "--json", str(out / "simulation.json")],
-        "planted": ["tests.sim", "--planted", "--json", str(out / "planted.json")],
-        "failpoints": ["tests.sim", "--failpoints", "--json", str(out / "failpoints.json")],
-        "robustness": [
-            "tests.robustness",
-            "--minutes",
-            real,
-            "--json",
-            str(out / "robustness.json"),
-            "--out",
-            str(out),
-        ],
-    }
+    proof = Proof(options.out, sources_hash(SOURCES))
+    for name in () if options.page_only else options.parts:
+        if options.again or not proof.is_done(name):
+            proof.run(name, options.minutes)
+        else:
+            print(f"proof: {name} has passed with these sources", flush=True)
+    options.page.write_text(proof.page())
+    print(f"proof: written to {options.page}; {f'failed: {proof.failed}' if proof.failed else 'no part failed'}")
+    return 1 if proof.failed else 0
 
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
-
-
-def _moment(path: Path) -> str:
-    if not path.exists():
-        return "never"
-    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-
-
-def _commit() -> str:
-    """With a plus when something has changed since."""
-    try:
-        told = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain"]]
-        commit, changed = (subprocess.check_output(each, cwd=REPOSITORY, text=True).strip() for each in told)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{commit}+" if changed else commit
 
 
 if __name__ == "__main__":

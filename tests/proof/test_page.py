@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.proof.__main__ import PARTS, Proof
 from tests.proof.page import Figures, page
+
+
+def run_of(**other: Any) -> dict[str, Any]:
+    common = {"passed": True, "sources": "sources", "same": True, "commit": "abc", "minutes": 1.5}
+    return {**common, "when": "2026-01-01 10:00", **other}
+
+
+def simulation_of(
+    name: str, seeds: int, counts: dict[str, int], failed: list[list[Any]] | None = None
+) -> dict[str, Any]:
+    return {
+        "seeds": {name: seeds}, "counts": {name: counts}, "failed": failed or [], "seconds": 60,
+        "cpu_seconds": 2.0 * seeds, "sittings": [{"commit": "abc", "runs": 1}, {"commit": "def", "runs": 8}],
+    }  # fmt: skip
 
 
 def test_what_was_not_run_has_no_figure() -> None:
     text = page(Figures("2026-01-02", "abc"))
-    assert text.count("Not run.") == 5 and "**no**" in text and "Every figure is of one run" in text
+    assert text.count("Not run.") == 7 and text.count("| not run | ") == text.count("| **no** |") == 9
     assert "Violations found: 0." in text and "2026-01-02" in text and "abc" in text
 
 
@@ -16,12 +35,22 @@ def test_every_figure_is_on_the_page() -> None:
     figures = Figures(
         "2026-01-02",
         "abc",
-        simulation={"seeds": {"registers": 9}, "counts": {"registers": counts}, "failed": [], "seconds": 60},
+        {"planted": run_of()},
+        simulation=simulation_of("registers", 9, counts),
+        replay={"runs": 28, "different": []},
+        flips={"counts": {"fault bit_flip": 1_005, "fault flips that were noticed": 904, "seeds": 9}, "failed": []},
+        fuzz=[{"decoder": "http-json", "bytes": 104_857_600, "inputs": 7_654, "taken": 32, "digests": 5,
+               "slowest_ms": 1.5, "resident_before_kib": 1_000, "resident_peak_kib": 1_250}],
+        failover={
+            "kills": {"times": 100, "p50_s": 0.72, "p99_s": 1.4, "longest_s": 1.5},
+            "hand_overs": {"times": 20, "p50_s": 0.05, "p99_s": 0.2, "longest_s": 0.25, "calls": 9_876, "failed": []},
+        },
         planted=[["forget it", "locks", "linearizable", 3]],
         failpoints={"fired": [["journal.pwrite", "crash"], ["journal.pwrite", "error"]], "left": []},
         robustness=[
-            {"nodes": 3, "seconds": 90, "clients": 48, "checked": 5_678, "requests": 1_234, "open": 0, "failovers": 2,
-             "faults": {"isolate": 2}, "frames": {"lost": 7}, "counts": {"locks: read free": 99, "requests": 1_234},
+            {"name": "3 nodes", "seconds": 90, "clients": 48, "checked": 5_678, "requests": 1_234, "open": 0,
+             "failovers": 2, "faults": {"isolate": 2}, "frames": {"lost": 7},
+             "counts": {"locks: read free": 99, "requests": 1_234},
              "checker_us_each": 7.5, "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5,
              "outages": [{"seconds": 1.5, "faults": ["isolate at n2"]}]}
         ],
@@ -31,25 +60,60 @@ def test_every_figure_is_on_the_page() -> None:
         },
     )  # fmt: skip
     text = page(figures)
-    assert "Not run." not in text
+    assert "Not run." not in text and "not run" not in text
+    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | yes |" in text and "Not all of them" not in text
+    assert "p50 0.72 s, p99 1.4 s of 100" in text and "longest 0.25 s of 20; 0 failed of 9,876" in text
+    assert "1,005 bits" in text and "904 were noticed" in text and "| http-json | 105 | 7,654 | 32 | 5 |" in text
+    assert "100 MiB to each of 1; 1.25 ×; 0" in text and "28 runs of all workloads" in text
+    assert "2 sittings at abc, def" in text and "30 seeds a minute" in text
     assert "| registers | 9 | 2.00 | 10 | 3 | 1,234 | 0 |" in text and "one way 5" in text
     assert "| forget it | locks | linearizable | 3 |" in text
     assert "1 named points" in text and "| journal | pwrite |" in text
-    assert "| 3 | 1.5 | 5,678 | 1,234 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
-    assert "| 3 | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
+    assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
+    assert "| 3 nodes | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
     assert "| fill a disk | 2 | 0.75 s |" in text and "3 and 5 nodes for 9.0 minutes" in text
     assert "lock 4,321" in text and "tasks done 8,765" in text
 
 
-def test_parts_that_did_not_run_together_are_not_called_one_run() -> None:
-    text = page(Figures("2026-01-02", "abc", apart={"planted": "2026-01-01 10:00"}))
-    assert "Put together from runs" in text and "planted until 2026-01-01 10:00" in text and "of one run" not in text
+def test_parts_of_other_sources_are_told() -> None:
+    text = page(Figures("2026-01-02", "abc", {"planted": run_of(same=False), "fuzz": run_of()}))
+    assert "Not all of them ran with the sources" in text
+    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | **no** |" in text
 
 
 def test_a_part_that_failed_is_named() -> None:
-    simulation = {"seeds": {"locks": 1}, "counts": {"locks": {}}, "failed": [["locks", 3, "fencing"]], "seconds": 1}
-    text = page(Figures("2026-01-02", "abc", simulation=simulation, failed=["simulation"]))
+    simulation = simulation_of("locks", 1, {}, [["locks", 3, "fencing"]])
+    text = page(Figures("2026-01-02", "abc", {"simulation": run_of(passed=False)}, simulation=simulation))
     assert "Violations found: 1; **parts that failed: simulation**." in text
+
+
+def test_a_slow_kill_a_failed_call_or_a_lost_bit_misses_its_goal() -> None:
+    spread = {"times": 100, "p50_s": 0.7, "p99_s": 1.0, "longest_s": 0.2}
+    good = {"kills": spread, "hand_overs": {**spread, "calls": 5, "failed": []}}
+    assert page(Figures("", "", failover=good)).count("| yes |") == 2
+    for bad in (
+        {**good, "kills": {**spread, "p99_s": 2.6}},
+        {**good, "kills": {**spread, "times": 99}},
+        {**good, "hand_overs": {**spread, "calls": 5, "failed": ["x"]}},
+        {**good, "hand_overs": {**spread, "longest_s": 0.31, "calls": 5, "failed": []}},
+    ):
+        assert page(Figures("", "", failover=bad)).count("| yes |") == 1
+    flips = {"counts": {"fault bit_flip": 999, "fault flips that were noticed": 9, "seeds": 1}, "failed": []}
+    assert "| yes |" not in page(Figures("", "", flips=flips))
+    assert "| yes |" not in page(Figures("", "", replay={"runs": 3, "different": ["locks 1 a"]}))
+
+
+def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "parts.json").write_text(
+        json.dumps({"fuzz": run_of(), "flips": run_of(passed=False), "replay": run_of(), "simulation": run_of()})
+    )
+    simulation = tmp_path / "simulation.json"
+    simulation.write_text(json.dumps(simulation_of("locks", 9_999, {})))
+    proof = Proof(tmp_path, "sources")
+    assert [name for name in PARTS if proof.is_done(name)] == ["replay", "fuzz"] and proof.failed == ["flips"]
+    simulation.write_text(json.dumps(simulation_of("locks", 10_000, {})))
+    assert proof.is_done("simulation")
+    assert not any(Proof(tmp_path, "other sources").is_done(name) for name in PARTS)
 
 
 def test_a_violation_of_the_chaos_run_counts() -> None:

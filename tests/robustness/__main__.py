@@ -1,4 +1,4 @@
-"""`python -m tests.robustness`: three and five real nodes under faults for some minutes, with figures and charts."""
+"""`python -m tests.robustness`: real nodes under faults, three and five behind proxies, three in network namespaces."""
 
 from __future__ import annotations
 
@@ -14,34 +14,44 @@ import uvloop
 
 from tests.checkers.violation import Violation
 from tests.robustness.chart import draw, photograph
+from tests.robustness.namespaces import SpacedProcesses, why_not
+from tests.robustness.processes import Processes
 from tests.robustness.record import quantile
 from tests.robustness.run import Figures, Robustness
 
-SIZES = (3, 5)
+SPACED = "3 nodes in namespaces"
+CLUSTERS: dict[str, tuple[int, type[Processes]]] = {
+    "3 nodes": (3, Processes),
+    "5 nodes": (5, Processes),
+    SPACED: (3, SpacedProcesses),
+}
 SHOWN_OUTAGES = 12
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0, help="in all, half of them on five nodes")
+    parser.add_argument("--minutes", type=float, default=5.0, help="in all, the same for each kind of cluster")
     parser.add_argument(
         "--operations", type=int, help="in all: stop before the minutes are over when these are checked"
     )
-    parser.add_argument("--nodes", type=int, choices=SIZES, help="only so many")
+    parser.add_argument("--only", choices=list(CLUSTERS), help="only this kind of cluster")
     parser.add_argument("--clients", type=int, default=48)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/robustness"), help="for charts")
     parser.add_argument("--json", type=Path, help="write the figures there, besides OUT/robustness.json")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    sizes = SIZES if options.nodes is None else (options.nodes,)
+    names = list(CLUSTERS) if options.only is None else [options.only]
+    if SPACED in names and (reason := why_not()) is not None:
+        print(f"robustness: no cut by packet filters, as {reason}", flush=True)
+        names.remove(SPACED)
     figures: list[Figures] = []
     try:
-        for place, size in enumerate(sizes):
-            share = len(sizes) - place
+        for place, name in enumerate(names):
+            share = len(names) - place
             left = None if options.operations is None else options.operations - sum(each.checked for each in figures)
             wanted = None if left is None else -(-left // share)
-            figures.append(uvloop.run(one(size, 60 * options.minutes / len(sizes), wanted, options)))
+            figures.append(uvloop.run(one(name, 60 * options.minutes / len(names), wanted, options)))
     except (Violation, AssertionError) as error:
         print(f"FAILED with seed {options.seed}: {error}")
         return 1
@@ -50,22 +60,23 @@ def main() -> int:
     text = json.dumps([plain(each) for each in figures], indent=1) + "\n"
     for path in filter(None, (options.json, options.out / "robustness.json")):
         path.write_text(text)
-    return 0
+    return 0 if figures else 1
 
 
-async def one(nodes: int, seconds: float, operations: int | None, options: argparse.Namespace) -> Figures:
-    began_s = time.monotonic()
+async def one(name: str, seconds: float, operations: int | None, options: argparse.Namespace) -> Figures:
+    began_s, (nodes, processes) = time.monotonic(), CLUSTERS[name]
 
     def say(text: str) -> None:
-        print(f"robustness {time.monotonic() - began_s:6.1f} s  {nodes} nodes: {text}", flush=True)
+        print(f"robustness {time.monotonic() - began_s:6.1f} s  {name}: {text}", flush=True)
 
     directory = Path(tempfile.mkdtemp(prefix="holdfast-robustness-"))
-    run = Robustness(directory, nodes, options.seed, options.clients, say)
+    run = Robustness(directory, nodes, options.seed, options.clients, say, processes=processes)
+    run.figures.name = name
     try:
         figures = await run.run(seconds, operations)
     finally:
-        title = f"{nodes} nodes under faults, seed {options.seed}"
-        chart = options.out / f"{nodes}-nodes.html"
+        title = f"{name} under faults, seed {options.seed}"
+        chart = options.out / f"{name.replace(' ', '-')}.html"
         draw(chart, title, run.record, run.figures.faults, run.names)
         say(f"logs of the nodes are in {directory}")
     picture = photograph(chart)
@@ -82,7 +93,8 @@ def plain(figures: Figures) -> dict[str, Any]:
         kinds[fault.kind] = kinds.get(fault.kind, 0) + 1
     totals = figures.totals
     return {
-        "nodes": figures.nodes, "seed": figures.seed, "clients": figures.clients, "seconds": round(figures.seconds),
+        "name": figures.name, "nodes": figures.nodes, "seed": figures.seed,
+        "clients": figures.clients, "seconds": round(figures.seconds),
         "checked": totals.decided, "open": totals.open, "slices": totals.slices, "longest_history": totals.longest,
         "checker_us_each": round(totals.microseconds_each, 1), "requests": figures.counts["requests"],
         "counts": dict(figures.counts), "frames": dict(figures.frames), "faults": kinds,

@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster.host import EXIT_BROKEN
 from tests.robustness.pausing import pause
 from tests.robustness.processes import Processes
+from tests.robustness.proxy import Links
 from tests.robustness.record import Happened
 from tests.waiting import until
 
@@ -22,6 +23,8 @@ REST_S = 1.2
 AT_LEADER = 0.6
 CUT_S = 0.8, 2.5
 """Long enough for another leader, short enough to go on: an election takes up to a second."""
+ENOUGH = 5
+"""Nodes, so that one may be out while another is in."""
 LITTLE_ROOM_BYTES = 8_000
 """Beyond what is written in its newest log."""
 CUT_SHORT_BYTES = 128 << 10
@@ -54,11 +57,14 @@ class Faults:
             "isolate": self._isolate,
             "one way": self._one_way,
             "ring or bridge": self._bridge,
+            "flapping link": self._flap,
             "slow and lossy links": self._weather,
             "corrupt frames": self._corrupt,
             "full disk": self._full_disk,
             "flipped bit": self._flip,
         }
+        if len(processes.names) >= ENOUGH:
+            self._kinds["replace a member"] = self._replace
         if kinds is not None:
             self._kinds = {kind: self._kinds[kind] for kind in kinds}
 
@@ -130,10 +136,21 @@ class Faults:
             raise AssertionError(f"{target} ended with {code} when it was asked to end")
         self._processes.start(target)
 
+    async def _replace(self, target: str) -> None:
+        await self._processes.replace(target)
+        self.noticed["members replaced"] += 1
+
     # --- N and X: links --------------------------------------------------------------------------------------------
 
     def _others(self, target: str) -> list[str]:
         return [name for name in self._processes.names if name != target]
+
+    @property
+    def _proxied(self) -> Links:
+        """Frames can only be touched where a proxy sees them."""
+        if not isinstance(self._links, Links):
+            raise AssertionError("packets are cut here, frames are not seen")
+        return self._links
 
     async def _isolate(self, target: str) -> None:
         for other in self._others(target):
@@ -153,17 +170,26 @@ class Faults:
             self._links.way(one, other).cut = self._links.way(other, one).cut = True
         await pause(self._rng.uniform(*CUT_S))
 
+    async def _flap(self, target: str) -> None:
+        """One link comes and goes, faster than an election."""
+        other = self._rng.choice(self._others(target))
+        for _ in range(self._rng.randint(2, 5)):
+            self._links.way(target, other).cut = self._links.way(other, target).cut = True
+            await pause(self._rng.uniform(0.1, 0.4))
+            self._links.mend()
+            await pause(self._rng.uniform(0.1, 0.4))
+
     async def _weather(self, target: str) -> None:
         for one in self._processes.names:
             for other in self._others(one):
-                way = self._links.way(one, other)
+                way = self._proxied.way(one, other)
                 way.delay_s = self._rng.choice((0.0, 0.01, 0.15))
                 way.drop, way.duplicate, way.reorder = 0.05 * self._rng.random(), 0.2, 0.2
         await pause(self._rng.uniform(*CUT_S))
 
     async def _corrupt(self, target: str) -> None:
         for other in self._others(target):
-            self._links.way(target, other).corrupt = self._links.way(other, target).corrupt = 0.02
+            self._proxied.way(target, other).corrupt = self._proxied.way(other, target).corrupt = 0.02
         await pause(self._rng.uniform(*CUT_S))
 
     # --- F: files --------------------------------------------------------------------------------------------------

@@ -72,6 +72,10 @@ class NodeProxy:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _End(self, HANDSHAKE_MESSAGES - 1, inbound=True), host, port)
 
+    def lead_to(self, node: str) -> None:
+        """Another node is there now."""
+        self._node = node
+
     def address(self) -> tuple[str, int]:
         """Where it listens."""
         if self._server is None:

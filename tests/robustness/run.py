@@ -36,6 +36,7 @@ class Figures:
     nodes: int
     seed: int
     clients: int
+    name: str = ""
     seconds: float = 0.0
     totals: Totals = field(default_factory=Totals)
     counts: Counter[str] = field(default_factory=Counter)
@@ -67,10 +68,17 @@ class Figures:
 
 class Robustness:
     def __init__(
-        self, directory: Path, nodes: int, seed: int, clients: int, say: Say, kinds: Sequence[str] | None = None
+        self,
+        directory: Path,
+        nodes: int,
+        seed: int,
+        clients: int,
+        say: Say,
+        kinds: Sequence[str] | None = None,
+        processes: type[Processes] = Processes,
     ) -> None:
-        self._processes = Processes(directory, nodes, seed)
-        self._kinds, self._seed, self._say = kinds, seed, say
+        self._processes = processes(directory, nodes, seed)
+        self._kinds, self._seed, self._say = kinds or processes.KINDS, seed, say
         self._bounded = Bounded.of_clients(clients)
         self._slice = self._new_slice(0, clients)
         self._over = False

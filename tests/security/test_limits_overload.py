@@ -8,12 +8,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from aiohttp import web
+
 from bench.overload import acquire
 from bench.wire import Wire, connect
 from coordinator.clientlimits import (
     AWAY_S,
     BUSY_CROWD,
     BUSY_LAG_S,
+    CROWD_MOST,
+    IN_WORK,
     MODEST_REQUESTS,
     PRESSURE_MOST,
     PRESSURE_URGENT,
@@ -22,7 +26,7 @@ from coordinator.clientlimits import (
     TICK_S,
     TURN_REQUESTS,
 )
-from coordinator.http.shedding import Admission, Shed
+from coordinator.http.shedding import Admission, Held, Shed
 from coordinator.http.turnstile import Turnstile
 from tests.security.doorway import Door, behind_the_door
 from tests.security.lone_node import LoneNode, lone_node
@@ -115,8 +119,15 @@ class _Crowd:
         return refused
 
     def be_busy(self, pressure: float = PRESSURE_MOST) -> None:
-        while self.admission.pressure < pressure:
-            self.admission.tick(10 * BUSY_LAG_S)
+        """As long as it takes, at most a second."""
+        for _ in range(50):
+            if self.admission.pressure < pressure:
+                self.admission.tick(2 * BUSY_LAG_S)
+
+    def meet(self, greedy: str = "greedy") -> None:
+        """One that asks for most, and one that asks for little."""
+        self.ask(greedy, 5 * MODEST_REQUESTS)
+        self.ask("healthy", 1)
 
 
 def test_only_a_busy_node_refuses_and_only_who_asks_most() -> None:
@@ -135,12 +146,19 @@ def test_only_a_busy_node_refuses_and_only_who_asks_most() -> None:
 
 def test_a_namespace_that_is_alone_is_not_refused() -> None:
     crowd = _Crowd()
+    crowd.ask("only", 5 * MODEST_REQUESTS)
     crowd.be_busy()
-    assert crowd.ask("only", 5 * MODEST_REQUESTS) == []
+    assert crowd.ask("only", 100) == []
+    crowd.admission.stranger()  # somebody who may not be here takes part in nothing
+    crowd.be_busy()
+    assert crowd.ask("only", 100) == []
+    crowd.ask("another", 1)  # nor does what went before count against it, when somebody comes
+    assert crowd.ask("only", 100) == []
 
 
 def test_commands_that_wait_make_a_node_busy_as_well() -> None:
     crowd = _Crowd()
+    crowd.meet()
     crowd.waiting = 1_000_000
     crowd.admission.tick(0.0)
     assert crowd.admission.pressure > 0
@@ -151,6 +169,8 @@ def test_a_crowd_that_waits_for_its_turn_makes_a_node_busy_as_well() -> None:
 
     async def scenario() -> None:
         crowd = _Crowd()
+        crowd.ask("healthy", 1)
+        crowd.ask("crowd", 1)
         waiting = _passing(crowd.admission.turnstile, [], "crowd", 3 * BUSY_CROWD)
         await asyncio.sleep(0)
         for _ in range(100):
@@ -161,11 +181,49 @@ def test_a_crowd_that_waits_for_its_turn_makes_a_node_busy_as_well() -> None:
     asyncio.run(scenario())
 
 
+def test_who_was_here_before_is_not_taken_for_the_one_that_begins() -> None:
+    """From the first moment, and also when all of those that began have been told to stay away for a while."""
+
+    async def scenario() -> None:
+        crowd = _Crowd()
+        for _ in range(int(SHARE_S / TICK_S)):
+            crowd.ask("healthy", 10)
+            crowd.clock.now += TICK_S
+        crowd.ask("greedy", 1)
+        arriving = _passing(crowd.admission.turnstile, [], "greedy", 10 * BUSY_CROWD)
+        await asyncio.sleep(0)
+        for _ in range(20):
+            crowd.admission.tick(2 * BUSY_LAG_S)
+            assert crowd.ask("healthy", 10) == []
+        assert crowd.admission.pressure > 0.5
+        refused = crowd.ask("greedy", 4 * BUSY_CROWD)
+        assert len(refused) > BUSY_CROWD
+        await asyncio.gather(*arriving)
+        away = [asyncio.create_task(_stay_away(crowd, shed)) for shed in refused]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            crowd.clock.now += TICK_S
+            crowd.admission.tick(2 * BUSY_LAG_S)
+            assert crowd.ask("healthy", 10) == []
+        assert crowd.ask("greedy", 100)
+        await crowd.admission.stop(web.Application())
+        await asyncio.gather(*away)
+        crowd.admission.tick(0.0)
+        assert crowd.ask("greedy", 100) == [], "with nobody of it left here, it is one like the others"
+
+    asyncio.run(scenario())
+
+
+async def _stay_away(crowd: _Crowd, shed: Shed) -> None:
+    held = crowd.admission.held(web.Response(), shed)
+    assert isinstance(held, Held)
+    await held.hold()
+
+
 def test_those_who_are_refused_are_let_in_again_slowly_and_at_once_when_they_stay_away() -> None:
     def eased(*, still_there: bool) -> float:
         crowd = _Crowd()
-        crowd.ask("greedy", 5 * MODEST_REQUESTS)
-        crowd.ask("healthy", 1)
+        crowd.meet()
         crowd.be_busy()
         for _ in range(100):
             if still_there:
@@ -179,8 +237,7 @@ def test_those_who_are_refused_are_let_in_again_slowly_and_at_once_when_they_sta
 
 def test_renewals_go_on_for_longer() -> None:
     crowd = _Crowd()
-    crowd.ask("greedy", 5 * MODEST_REQUESTS)
-    crowd.ask("healthy", 1)
+    crowd.meet()
     crowd.be_busy(PRESSURE_URGENT / 2)
     assert crowd.ask("greedy", 100, urgent=True) == []
     assert crowd.ask("greedy", 100)
@@ -229,6 +286,11 @@ def _passing(turnstile: Turnstile, order: list[str], namespace: str, times: int)
     return [asyncio.create_task(one()) for _ in range(times)]
 
 
+async def _turns_of_the_loop(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 def test_a_crowd_lets_others_pass() -> None:
     async def scenario() -> None:
         turnstile, order = Turnstile(), list[str]()
@@ -246,6 +308,83 @@ def test_a_crowd_lets_others_pass() -> None:
         await asyncio.gather(*crowd)
 
     asyncio.run(scenario())
+
+
+def test_beside_others_only_so_many_of_a_namespace_are_in_work() -> None:
+    """Alone it may have all of the node; so it may again when the others have gone."""
+
+    async def scenario() -> None:
+        turnstile, order = Turnstile(), list[str]()
+        held = asyncio.Event()
+
+        async def work(namespace: str) -> None:
+            await turnstile.turn(namespace)
+            turnstile.begin(namespace)
+            order.append(namespace)
+            await held.wait()
+            turnstile.end(namespace)
+
+        first = [asyncio.create_task(work("crowd")) for _ in range(2 * IN_WORK)]
+        await _turns_of_the_loop(100)
+        assert len(order) == 2 * IN_WORK
+        held.set()
+        await asyncio.gather(*first, *_passing(turnstile, [], "modest", 1))
+        held.clear()
+        order.clear()
+        many = [asyncio.create_task(work("crowd")) for _ in range(IN_WORK + CROWD_MOST)]
+        await _turns_of_the_loop(100)
+        assert order.count("crowd") == IN_WORK
+        assert turnstile.crowd == turnstile.here()["crowd"] - IN_WORK == CROWD_MOST
+        assert turnstile.is_full("crowd") and not turnstile.is_full("modest")
+        await asyncio.gather(*_passing(turnstile, order, "modest", TURN_REQUESTS))
+        held.set()
+        await asyncio.gather(*many)
+        assert order.count("crowd") == IN_WORK + CROWD_MOST
+        assert not turnstile.here()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_full_crowd_is_refused_but_for_what_is_urgent() -> None:
+    async def scenario() -> None:
+        crowd = _Crowd()
+        turnstile = crowd.admission.turnstile
+        await turnstile.turn("healthy")
+        waiting = _passing(turnstile, [], "crowd", CROWD_MOST + TURN_REQUESTS)
+        await asyncio.sleep(0)
+        assert len(crowd.ask("crowd", 3)) == 3
+        assert crowd.ask("crowd", 3, urgent=True) == crowd.ask("healthy", 3) == []
+        await asyncio.gather(*waiting)
+        assert crowd.ask("crowd", 3) == []
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_a_lock_is_no_work() -> None:
+    """Else those that wait for one would keep its holder from giving it back."""
+
+    async def scenario(door: Door) -> None:
+        for name in ("a", "b"):
+            assert (await door.ask(door.root, "PUT", f"/api/v1/namespaces/{name}", {}))[0] == 200
+
+        async def acquire_in(namespace: str, client: str, block_ms: int = 0) -> int:
+            body = {"lock_key": "k", "client_id": client, "lease_time_ms": 60_000, "block_time_ms": block_ms}
+            return (await door.ask(door.root, "POST", "/api/v1/locks/acquire", body, namespace))[0]
+
+        assert await acquire_in("a", "first") == 200
+        waiting = [asyncio.create_task(acquire_in("a", f"w{n}", 60_000)) for n in range(IN_WORK + 1)]
+
+        async def all_wait() -> bool:
+            return door.host.replica.machine.counts().waiters == len(waiting)
+
+        await until(all_wait, "a queue", 30)
+        assert await acquire_in("b", "other") == 200  # from here on the node is shared
+        assert await asyncio.wait_for(acquire_in("a", "late"), 10) == 409
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    behind_the_door(scenario)
 
 
 def test_who_leaves_while_it_waits_takes_nobodys_turn() -> None:

@@ -9,16 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 
-from coordinator.clientlimits import SEND_S, WATCHES, WATCHES_PER_NAMESPACE, ClientLimits
-from coordinator.http.door import Door, _place_of
+from coordinator.addresses import place_of
+from coordinator.clientlimits import EARLY_REQUEST_BYTES, SEND_S, WATCHES, WATCHES_PER_NAMESPACE, ClientLimits
+from coordinator.http.door import Door
+from coordinator.http.early import EARLY, UNTAKEN, Early
 from coordinator.http.entrance import BODIES, LIMITS, Bodies, entrance
 from coordinator.http.errors import ApiError
 from coordinator.http.server import HttpServer
 from coordinator.http.watch import _refuse_more
+from coordinator.http.whole import ANSWERS, Answers
 from coordinator.watches import Filter, Hub
 from tests.cli.processes import REPOSITORY
+from tests.http.served import ACQUIRE, HELD, post, run, served, waiting
+from tests.http.wires import Caller
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -73,10 +79,10 @@ def test_watches_are_bounded_for_the_node_and_for_a_namespace() -> None:
 
 
 def test_an_ipv6_network_is_one_place() -> None:
-    assert _place_of("2001:db8:0:1::1") == _place_of("2001:db8:0:1:ffff::2") != _place_of("2001:db8:0:2::1")
-    assert _place_of("::ffff:10.0.0.1") != _place_of("::ffff:10.0.0.2")
-    assert _place_of("10.0.0.1") != _place_of("10.0.0.2")
-    assert _place_of("fe80::1%eth0") == _place_of("fe80::2")
+    assert place_of("2001:db8:0:1::1") == place_of("2001:db8:0:1:ffff::2") != place_of("2001:db8:0:2::1")
+    assert place_of("::ffff:10.0.0.1") != place_of("::ffff:10.0.0.2")
+    assert place_of("10.0.0.1") != place_of("10.0.0.2")
+    assert place_of("fe80::1%eth0") == place_of("fe80::2")
 
 
 def test_a_client_that_takes_nothing_of_its_answer_is_cut_off() -> None:
@@ -105,6 +111,134 @@ async def _cut_off() -> None:
     assert (door._open, door._places) == (0, {})
     client.close()
     await server.stop()
+
+
+@pytest.mark.parametrize("runs", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("whole", [True, False])
+def test_answers_that_are_not_taken_are_bounded_for_all_connections_together(whole: bool, runs: Any) -> None:
+    """Thousands of clients could ask for what is large, and for so long as each of them may take nothing."""
+
+    async def scenario() -> None:
+        asked: list[Any] = []
+
+        async def large(request: Any) -> web.Response:
+            asked.append(request)
+            return web.Response(body=bytes(32 << 20))
+
+        app, port, untaken = web.Application(middlewares=[entrance]), free_port(), Early(48 << 20)
+        app[BODIES], app[LIMITS], app[UNTAKEN] = Bodies(), ClientLimits(), untaken
+        app.router.add_get("/", large)
+        if whole:
+            app[ANSWERS] = Answers({("GET", "/"): large})
+        server = HttpServer(app, f"127.0.0.1:{port}")
+        await server.start()
+        door, clients = server._door, []
+        assert isinstance(door, Door)
+        for number in range(1, 5):
+            clients.append(socket.create_connection(("127.0.0.1", port)))
+            clients[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: len(asked) == number and untaken.held > 16 << 20, "an answer that is not taken")  # noqa: B023
+            await until(lambda: len(door._connections) == 1, "no more than one of them")
+            assert untaken.held <= 48 << 20
+        for client in clients:
+            client.close()
+        await until(lambda: not untaken.held, "nothing that is not taken")
+        await server.stop()
+
+    runs(scenario())
+
+
+_WAITING = b"POST /waiting HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+_EARLY = b"GET / HTTP/1.1\r\nX: " + b"x" * 4_000
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("pieces", [[_WAITING, _EARLY], [_WAITING + _EARLY], [_WAITING[:-1], b"}" + _EARLY]])
+def test_what_comes_before_its_turn_is_bounded_for_all_connections_together(whole: bool, pieces: list[bytes]) -> None:
+    """Sent behind a request that waits, in whatever pieces: it is in memory, and no body counts it."""
+
+    async def scenario() -> None:
+        going_on = asyncio.Event()
+
+        async def waiting(_: Any) -> web.Response:
+            await going_on.wait()
+            return web.Response()
+
+        app, port, early = web.Application(middlewares=[entrance]), free_port(), Early(13_000)
+        app[BODIES], app[LIMITS], app[EARLY] = Bodies(), ClientLimits(), early
+        app.router.add_post("/waiting", waiting)
+        if whole:
+            app[ANSWERS] = Answers({("POST", "/waiting"): waiting})
+        server = HttpServer(app, f"127.0.0.1:{port}")
+        await server.start()
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for _, writer in clients:
+            for piece in pieces:
+                writer.write(piece)
+                for _ in range(20):
+                    await asyncio.sleep(0)  # so that it comes by itself; it also counts if it does not
+        ended = await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in clients[3:])), 20)
+        assert ended == [b"", b""]
+        assert 12_000 < early.held < 13_000
+        going_on.set()
+        heads = [await asyncio.wait_for(reader.readuntil(b"\r\n"), 20) for reader, _ in clients[:3]]
+        assert set(heads) == {b"HTTP/1.1 200 OK\r\n"}
+        for _, writer in clients:
+            writer.close()
+        await until(lambda: not early.held, "nothing that came before its turn")
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
+class _Sender:
+    def __init__(self) -> None:
+        self.cut = False
+
+    def cut_off(self) -> None:
+        self.cut = True
+
+
+def test_of_what_comes_before_its_turn_those_that_have_most_are_cut_off() -> None:
+    """Not the one that sends the next piece of a request."""
+    early, greedy, modest = Early(100), [_Sender(), _Sender()], [_Sender() for _ in range(30)]
+    early.note(greedy[0], 40)
+    early.note(greedy[1], 60)
+    for each in modest:
+        early.note(each, 2)
+    assert [each.cut for each in greedy] == [False, True]
+    early.note(modest[0], 60)
+    assert modest[0].cut and not greedy[0].cut
+    assert early.held == 40 + 29 * 2
+    for each in (*greedy, *modest):
+        early.note(each, 0)
+    assert early.held == 0
+
+
+def test_what_came_before_its_turn_counts_until_all_of_it_is_answered() -> None:
+    """Small requests in front of one that waits do not make what is behind that one any smaller; each of those that
+    wait there counts for more than its bytes."""
+
+    async def scenario() -> None:
+        async with served(whole=False) as found:
+            caller, small = Caller(found), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+            early = caller.connection._app[EARLY]
+            await found.say(post(ACQUIRE, HELD))
+            large = post(ACQUIRE, b" " * 100_000)[:-1]
+            caller.say(small * 10 + waiting() + large)
+            await until(lambda: found.host.replica.machine.counts().waiters == 1, "one that waits")
+            assert caller.wire.answered.count(b"HTTP/1.1 200") == 10
+            assert early.held > len(large)
+            other = Caller(found)
+            other.say(waiting() + small * 5)
+            await other.settle()
+            assert early.held > len(large) + 5 * EARLY_REQUEST_BYTES
+            for each in (caller, other):
+                each.hang_up()
+                await each.settle()
+            assert early.held == 0
+
+    run(scenario)
 
 
 def test_a_port_that_is_closed_before_anybody_was_let_in_is_free_again() -> None:

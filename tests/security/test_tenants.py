@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -180,6 +181,31 @@ def test_what_is_anothers_is_answered_as_what_never_was(prefix: str) -> None:
                 answers.append(await door.ask(other, method, path, body, VICTIM, params=query))
             assert answers[0] == answers[1], operation.path
             assert answers[0][0] == 404, (operation.path, answers)
+        assert door.host.replica.machine.digest() == before
+
+    behind_the_door(scenario)
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "X-Holdfast-Namespace", "Idempotency-Key", "X-Holdfast-Client", "Origin"]
+)
+def test_what_decides_is_not_said_twice(name: str) -> None:
+    """A proxy in front may have looked at the one, and the node at the other."""
+
+    async def scenario(door: Door) -> None:
+        settle(door.host)
+        own = door.token((VICTIM, "write"))
+        before = door.host.replica.machine.digest()
+        body = json.dumps({"lock_key": "k", "client_id": "c", "lease_time_ms": 1_000})
+        said = {"Authorization": f"Bearer {own}", "X-Holdfast-Namespace": VICTIM, "Host": "n1"}
+        lines = [f"{each}: {value}" for each, value in {**said, name: said.get(name, "http://n1")}.items()]
+        lines += [f"{name.lower()}: {said.get(name, 'http://n1')}", f"Content-Length: {len(body)}", "Connection: close"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.client.port)
+        writer.write("\r\n".join(["POST /api/v1/locks/acquire HTTP/1.1", *lines, "", body]).encode())
+        head, _, told = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        error = json.loads(told)["error"]
+        assert (head.split()[1], error["code"], error["details"]["field"]) == (b"400", "bad_request", name.lower())
         assert door.host.replica.machine.digest() == before
 
     behind_the_door(scenario)

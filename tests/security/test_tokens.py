@@ -150,6 +150,20 @@ def test_a_wait_ends_with_the_life_of_its_token() -> None:
     behind_the_door(scenario)
 
 
+def test_a_wait_ends_with_the_overlap_of_the_secret_it_came_with() -> None:
+    async def scenario(door: Door) -> None:
+        token_id, old = await door.made_by_api(**WRITE)
+        rotating = await door.ask(door.root, "POST", f"{API}/tokens/{token_id}/rotate", {"overlap_ms": 50})
+        assert rotating[0] == 200
+        door.host.run(c.AcquireLock("k", "ann", 60_000))
+        waiting = asyncio.ensure_future(acquire(door, old, block_time_ms=60_000))
+        await until(lambda: door.host.replica.hub.waiting > 0, "a waiter")
+        door.host.now_ms += 50
+        assert (await asyncio.wait_for(waiting, 20))[0] == 401
+
+    behind_the_door(scenario)
+
+
 def test_who_waits_is_granted_what_it_waits_for_all_the_same() -> None:
     """Tokens that come and go wake it; they do not end it."""
 
@@ -315,7 +329,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
     compared = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)]
     by_value = [node for node in compared if not all(isinstance(each, ast.Is | ast.IsNot) for each in node.ops)]
     assert by_value and not [ast.unparse(node) for node in by_value if "digest" in ast.unparse(node)]
-    assert text.count("hmac.compare_digest(") == 2
+    assert text.count("hmac.compare_digest(") == 3
 
 
 # --- the trail --------------------------------------------------------------------------------------------------------

@@ -136,6 +136,32 @@ def test_nothing_is_asked_before_there_is_news() -> None:
     scenario(run)
 
 
+@pytest.mark.parametrize("tries", [0, 2])
+def test_asked_again_it_does_not_wait_for_what_came_meanwhile(tries: int) -> None:
+    """What is remembered of the request is that there was nothing: that was then, however often it was tried."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        queue(host)
+        first = waiting(service, request_id=b"id")
+        await until(lambda: service.hub.claiming == 1 and len(host.proposed) == 1, "it to wait")
+        for _ in range(tries):
+            # Another is faster each time: a try is made, and it finds nothing.
+            host.gate = asyncio.Event()
+            tasks(host, b"x")
+            await turns()
+            host.run(t.AcquireTasks(("q",), "faster", 1))
+            host.gate.set()
+            await turns(20)
+        first.cancel()
+        await turns()
+        assert len(host.proposed) == 1 + tries
+        tasks(host, b"a")
+        found = await asyncio.wait_for(waiting(service, request_id=b"id"), 20)
+        assert [each.payload for each in result_of(found).tasks] == [b"a"]
+
+    scenario(run)
+
+
 def test_a_worker_at_its_limit_is_woken_by_its_own_completion() -> None:
     async def run(host: LoneHost, service: Service) -> None:
         queue(host, concurrency=1)

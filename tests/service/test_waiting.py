@@ -448,3 +448,46 @@ def test_how_fresh_a_read_is() -> None:
         assert host.reads == 2
 
     scenario(run)
+
+
+def test_who_asked_earlier_takes_no_grant_along_that_another_node_told() -> None:
+    """Both stood in the queue under one request id; the client is told by the node that was asked first."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        (held,) = host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        (again,) = host.apply(encode_command(WAIT, "default", b"id"))
+        asked_at = host.applied
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        granted = result_of(await task)
+        assert isinstance(granted, r.LockGranted)
+        (late,) = host.run(c.CancelWaiter(again.waiter_id, b"id", asked_at))
+        assert late.code == "asked_again"
+        assert result_of(service.still_held("default", Committed(host.applied, host.now_ms, granted))) == granted
+
+    scenario(run)
+
+
+def test_of_two_in_one_entry_the_second_asks_again() -> None:
+    class BothAtOnce(LoneHost):
+        """The first time, with what another node asks under the same id just before it."""
+
+        async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
+            self.proposed.append(command)
+            *_, result = self.apply(*([command, command] if len(self.proposed) == 1 else [command]))
+            return Committed(self.applied, self.now_ms, result)
+
+    async def run() -> None:
+        host = BothAtOnce()
+        (held,) = host.run(HOLD)
+        task = asyncio.ensure_future(service_of(host).acquire("default", WAIT, b"id"))
+        await turns()
+        both, (waiter,) = host.applied - 1, host.replica.machine.state.waiters
+        (late,) = host.run(c.CancelWaiter(waiter, b"id", both))
+        assert late.code == "asked_again"
+        assert waiting(host) == ["waiter"]
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        assert isinstance(result_of(await task), r.LockGranted)
+
+    asyncio.run(run())

@@ -4,9 +4,12 @@ python -m tests.sim --seed 42                      one run of each workload: fig
                                                    with -v, its timeline
 python -m tests.sim --seed 42 --workload graph     of one
 python -m tests.sim --seeds 0:1000                 many; a failing seed is made small and shown
-python -m tests.sim --long --minutes 60            10,000 of all workloads in turn, or as many as an hour allows
+python -m tests.sim --long --minutes 60            10,000 of all workloads in turn, or as many as an hour allows; the
+                                                   next time it goes on from there, if the sources are the same
 python -m tests.sim --planted                      which check finds which planted bug, after how many seeds
 python -m tests.sim --failpoints                   every named point crashes once and fails once
+python -m tests.sim --flips 1000                   bits flip in the files of a minority: noticed, and nothing is lost
+python -m tests.sim --replays 5                    the same seeds in two interpreters: the same traces
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ from pathlib import Path
 
 from tests.sim.batch import Job, run_jobs
 from tests.sim.failpoints import PORTS, RECLAIM, fire_all
+from tests.sim.flips import flip
 from tests.sim.frame import Result, planned, run_plan
 from tests.sim.graphrun import GraphRun
+from tests.sim.ledger import REPOSITORY, Ledger, commit, sources_hash
 from tests.sim.plan import Plan
 from tests.sim.planted import report
 from tests.sim.registerrun import RegisterRun
+from tests.sim.replays import replay
 from tests.sim.shrink import shrink
 from tests.sim.workloads import WORKLOADS
 
@@ -39,11 +45,24 @@ def main() -> int:
         return _plant(arguments)
     if arguments.failpoints:
         return _fail(arguments)
+    if arguments.flips is not None:
+        return _flip(arguments)
+    if arguments.replays is not None:
+        return _replay_all(arguments)
     names = list(WORKLOADS) if arguments.workload == "all" else [arguments.workload]
     if arguments.seed is not None:
         return max(_replay(name, arguments) for name in names)
-    seeds = range(LONG // len(names)) if arguments.long else range(*map(int, arguments.seeds.split(":")))
-    return Many(names, seeds, arguments).run()
+    if not arguments.long:
+        return Many(Ledger(names), range(*map(int, arguments.seeds.split(":"))), arguments).run()
+    return Many(_ledger(names, arguments), range(-(-LONG // len(names))), arguments).run()
+
+
+def _ledger(names: Sequence[str], arguments: argparse.Namespace) -> Ledger:
+    """One for these sources, unless somebody wants other runs than the seeds say."""
+    if arguments.nodes or arguments.seconds:
+        return Ledger(names)
+    sources = sources_hash()
+    return Ledger(names, arguments.state / f"{arguments.workload}-{sources}.json", sources, commit())
 
 
 def _parse() -> argparse.Namespace:
@@ -54,6 +73,10 @@ def _parse() -> argparse.Namespace:
     what.add_argument("--long", action="store_true", help=f"run {LONG} seeds")
     what.add_argument("--planted", action="store_true", help="plant each bug and see which check finds it")
     what.add_argument("--failpoints", action="store_true", help="let every named point crash and fail once")
+    what.add_argument("--flips", type=int, metavar="N", help="flip so many bits in the files of minorities")
+    what.add_argument(
+        "--replays", type=int, metavar="N", help="so many seeds of each workload, twice: the same traces?"
+    )
     parser.add_argument("--workload", choices=["all", *WORKLOADS], default="all")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), help="instead of what the seed says")
     parser.add_argument("--seconds", type=float, help="simulated time under faults, instead of what the seed says")
@@ -61,6 +84,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="default: %(default)s processes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--state", type=Path, default=REPOSITORY / "build" / "sim", help="what --long has done so far")
     parser.add_argument("-v", "--verbose", action="store_true", help="the whole timeline and plan")
     return parser.parse_args()
 
@@ -81,6 +105,24 @@ def _fail(arguments: argparse.Namespace) -> int:
     print(f"{len({point for point, _ in fired})} points, {len(fired)} firings, not reached: {left}")
     _write(arguments, {"fired": fired, "left": left})
     return 1 if left else 0
+
+
+def _flip(arguments: argparse.Namespace) -> int:
+    counts, failed = flip(arguments.flips)
+    _show_counts(counts)
+    for result in failed:
+        print("\n".join(result.timeline), result.failure, sep="\n")
+    _write(
+        arguments, {"counts": dict(counts), "failed": [[each.workload, each.seed, each.invariant] for each in failed]}
+    )
+    return 1 if failed else 0
+
+
+def _replay_all(arguments: argparse.Namespace) -> int:
+    runs, different = replay(arguments.replays)
+    print(f"{runs} runs, twice each; different: {different}")
+    _write(arguments, {"runs": runs, "different": different})
+    return 1 if different else 0
 
 
 def _write(arguments: argparse.Namespace, figures: object) -> None:
@@ -109,65 +151,63 @@ def _replay(name: str, arguments: argparse.Namespace) -> int:
 class Many:
     """Seeds of several workloads, with progress on standard error and all figures in the end."""
 
-    def __init__(self, names: Sequence[str], seeds: range, arguments: argparse.Namespace) -> None:
-        self._names, self._seeds, self._arguments = names, seeds, arguments
+    def __init__(self, ledger: Ledger, seeds: range, arguments: argparse.Namespace) -> None:
+        self._ledger, self._seeds, self._arguments = ledger, seeds, arguments
         self._began = time.monotonic()
-        self._done: Counter[str] = Counter()
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+        self._before = ledger.runs
         self._failed: list[Result] = []
 
     def run(self) -> int:
+        if self._before:
+            print(f"{self._before:,} runs were done before with these sources", file=sys.stderr)
         results = run_jobs(self._work(), jobs=self._arguments.jobs)
-        for result in results:
-            self._done[result.workload] += 1
-            self._counts[result.workload].update(result.counts)
-            if result.failure is not None:
-                self._failed.append(result)
-                print(f"\r{result.failure}", flush=True)
-            self._show_progress()
-            if self._failed and not self._arguments.keep_going:
-                results.close()
-                break
+        try:
+            for result in results:
+                self._ledger.add(result)
+                if result.failure is not None:
+                    self._failed.append(result)
+                    print(f"\r{result.failure}", flush=True)
+                self._show_progress()
+                if self._failed and not self._arguments.keep_going:
+                    break
+        finally:
+            results.close()
+            self._ledger.save()
         print(file=sys.stderr)
         self._show()
-        return 1 if self._failed else 0
+        return 1 if self._ledger.failed else 0
 
     def _work(self) -> Iterator[Job]:
         minutes = self._arguments.minutes
-        for seed in self._seeds:
-            for name in self._names:
-                if minutes is not None and time.monotonic() - self._began > 60 * minutes:
-                    return
-                yield Job(name, seed, self._arguments.nodes, self._arguments.seconds)
+        for name, seed in self._ledger.left(self._seeds):
+            if minutes is not None and time.monotonic() - self._began > 60 * minutes:
+                return
+            yield Job(name, seed, self._arguments.nodes, self._arguments.seconds)
 
     def _show_progress(self) -> None:
-        hours = sum(counts["simulated ms"] for counts in self._counts.values()) / 3_600_000
-        whole = len(self._seeds) * len(self._names)
+        ledger = self._ledger
+        whole = len(self._seeds) * len(ledger.names)
         passed = time.monotonic() - self._began
+        left_s = (whole - ledger.runs) * passed / (ledger.runs - self._before)
         told = (
-            f"{self._done.total()}/{whole} runs, {hours:.2f} h simulated in {passed:.0f} s, {len(self._failed)} failed"
+            f"{ledger.runs}/{whole} runs, {ledger.hours:.2f} h simulated, {60 * ledger.runs / ledger.cpu_seconds:.0f} "
+            f"runs a core-minute, {len(ledger.failed)} failed, {left_s / 60:.0f} min left"
         )
         print(f"\r{told} ", end="", file=sys.stderr, flush=True)
 
     def _show(self) -> None:
-        for name in self._names:
-            print(f"--- {name}: {self._done[name]} seeds")
-            _show_counts(self._counts[name])
-        _write(self._arguments, self.figures())
+        ledger = self._ledger
+        for name in ledger.names:
+            print(f"--- {name}: {ledger.seeds[name]} seeds")
+            _show_counts(ledger.counts[name])
+        _write(self._arguments, ledger.figures())
+        if ledger.failed:
+            print(f"failed: {[tuple(each[:2]) for each in ledger.failed]}")
         if self._failed:
             first = self._failed[0]
-            print(f"failed: {[(result.workload, result.seed) for result in self._failed]}")
             _show_failure(first)
             kind = WORKLOADS[first.workload]
             _show_smallest(planned(kind, first.seed, self._arguments.nodes, self._arguments.seconds), first)
-
-    def figures(self) -> dict[str, object]:
-        return {
-            "seeds": dict(self._done),
-            "counts": {name: dict(counts) for name, counts in self._counts.items()},
-            "failed": [[result.workload, result.seed, result.invariant] for result in self._failed],
-            "seconds": round(time.monotonic() - self._began),
-        }
 
 
 def _show_plan(plan: Plan) -> None:

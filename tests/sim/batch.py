@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -23,7 +24,10 @@ class Job(NamedTuple):
 
 
 def run_job(job: Job) -> Result:
-    return run_seed(*job)
+    began = time.process_time()
+    result = run_seed(*job)
+    result.cpu_s = time.process_time() - began
+    return result
 
 
 def _run_chunk(chunk: list[Job]) -> list[Result]:

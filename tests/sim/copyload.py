@@ -85,7 +85,7 @@ class SimHolder:
         elif self._in_session and self._rng.random() < 0.3:
             self._ask(c.HeartbeatSession(self._session or 1), self._heartbeat)
         elif not self.serving:
-            self._verify(list(self.copies.items()), None)
+            self._stand()
         elif self._load.running and self._rng.random() < 0.5:
             self._keep(self._rng.choice(NAMES))
         else:
@@ -163,7 +163,25 @@ class SimHolder:
 
     # --- fenced ---------------------------------------------------------------------------------------------------
 
+    def _stand(self) -> None:
+        """Its token may count still, and only the answer was lost that said so: an empty page, not the last, tells."""
+
+        def told(result: Any) -> None:
+            if isinstance(result, tr.CopiesVerified) and result.verified:
+                self.watermark, self.serving = result.watermark, True
+                self.begin()
+            elif result is None:
+                self.begin()
+            else:
+                self._verify(list(self.copies.items()), None)
+
+        if self.token is None:
+            self._verify(list(self.copies.items()), None)
+        else:
+            self._ask(t.VerifyCopies(self.name, (), b"", False, self._session, self.token), told)
+
     def _verify(self, left: list[tuple[str, int]], token: int | None) -> None:
+        """Page by page. The last one is empty: by then the token is on disk, and no answer can be lost with it."""
         size = self._rng.choice((1, 3))
         page, rest = left[:size], left[size:]
         numbers = packed([incarnation for _, incarnation in page])
@@ -186,8 +204,8 @@ class SimHolder:
             else:
                 self._verify(rest, result.holder_token)
 
-        ids = tuple(resource_id for resource_id, _ in page)
-        self._ask(t.VerifyCopies(self.name, ids, numbers, not rest, self._session, token), told)
+        ids, is_last = tuple(resource_id for resource_id, _ in page), token is not None and not page
+        self._ask(t.VerifyCopies(self.name, ids, numbers, is_last, self._session, token), told)
 
 
 class CopyLoad(GraphLoad):

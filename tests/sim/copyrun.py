@@ -46,10 +46,10 @@ class CopyRun(Run):
 
     def _all_gone(self) -> bool:
         """What dies is cleaned up, told to all, and forgotten."""
-        for machine in self.machines():
-            if machine.state.copies.tombstones or machine.reclaim_counts().open:
-                return False
-        return all(holder.serving for holder in self.load.holders)
+        machines = self.machines()
+        if any(machine.state.copies.tombstones or machine.reclaim_counts().open for machine in machines):
+            return False
+        return bool(machines) and all(holder.serving for holder in self.load.holders)
 
     def load_counts(self) -> Counter[str]:
         counts: Counter[str] = Counter(self.load.outcomes)

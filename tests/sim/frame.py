@@ -48,6 +48,7 @@ class Result:
     """Which one broke, or the type of an exception nobody caught."""
     counts: Counter[str] = field(default_factory=Counter)
     timeline: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
 
 
 class Run:
@@ -158,17 +159,16 @@ class Run:
 
     def _on_event(self) -> None:
         """A lease begins, and a term gets its leader, only while a node acts: nothing is missed in between."""
-        acted = self.world.acted
-        if not acted:
-            return
+        acted, leading = self.world.acted, self._leading
         for name, site in acted.items():
-            if site.node is not None and site.node.engine.is_leader:
-                self._leading[name] = site.node
-                self.leaders.check((site.node,))
-            else:
-                self._leading.pop(name, None)
+            node = site.node
+            if node is not None and node.engine.is_leader:
+                leading[name] = node
+                self.leaders.check((node,))
+            elif name in leading:
+                del leading[name]
         acted.clear()
-        self.leases.check(self._leading.values())
+        self.leases.check(leading.values())
         if self.world.now >= self._look_at:
             self._look([site.node for site in self.world.sites.values() if site.node is not None])
 

@@ -19,6 +19,8 @@ from tests.checkers.one_effect import OneEffect
 from tests.sim.world import Site, World
 
 TIMEOUT_S = 2.0
+REFUSED_S = 0.2
+"""Until a client without a node at the other end knows it."""
 TICK_S = 0.05
 NAMES = tuple(f"r{number}" for number in range(14))
 VERBS = (
@@ -186,8 +188,12 @@ class GraphLoad:
         self.running = False
 
     def send(self, rng: random.Random, command: c.Command, told: Callable[[Any], None]) -> None:
-        """To some node. `told` gets the result, or None when there is none, once; a node that dies tells nothing."""
-        site = rng.choice([site for _, site in sorted(self.world.sites.items())])
+        """To some node. `told` gets the result, or None when there is none, once.
+
+        A node that dies or stands still tells nothing; where there is none, or one that knows it is no member, that is
+        known as soon as it is asked.
+        """
+        site = rng.choice(self._asked())
         body, life, waiting = encode_command(command), site.life, [told]
 
         def end(result: Any) -> None:
@@ -199,10 +205,19 @@ class GraphLoad:
                 self._count(command, outcome)
                 end(outcome.result if isinstance(outcome, Committed) else None)
 
+        node = site.node
+        if node is None or all(member.id != site.member.id for member in node.membership.members):
+            self.world.at(REFUSED_S, lambda: end(None))
+            return
         self.world.at(2 * TIMEOUT_S, lambda: end(None))
-        if site.node is not None and not site.stopped:
-            node = site.node
+        if not site.stopped:
             site.run(lambda: node.propose(body, TIMEOUT_S, answered, *lane_of("default", command)))
+
+    def _asked(self) -> list[Site]:
+        """Any of them while things go wrong; in peace clients know who is a member, by the leader's word."""
+        leader = None if self.running else self.world.leader()
+        names = None if leader is None else {member.id for member in leader.membership.members}
+        return [site for name, site in sorted(self.world.sites.items()) if names is None or name in names]
 
     def _count(self, command: c.Command, outcome: Outcome) -> None:
         if not isinstance(outcome, Committed):

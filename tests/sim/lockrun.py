@@ -7,6 +7,7 @@ peace all that nobody renews goes.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import msgpack
 
@@ -22,6 +23,7 @@ from tests.checkers.free_lock_granted import FreeLockGranted
 from tests.checkers.leasemodel import Leases
 from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation
 from tests.checkers.lockmodel import Locks
+from tests.checkers.newest import Newest
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 from tests.sim.frame import PEACE_S, Run
@@ -37,7 +39,7 @@ class LockRun(Run):
     COMPARE_EVERY = 7
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, Served)
+        super().__init__(plan, partial(Served, Newest()))
         drift = plan.timing.drift
         self.load = LockLoad(self.world, clients=plan.clients + 2, rate=2 * plan.rate, drift=drift)
         self.tokens = TokenOrder()
@@ -61,7 +63,8 @@ class LockRun(Run):
 
     def _look(self, nodes: list[ClusterNode]) -> None:
         super()._look(nodes)
-        self.available.sample(self.world.now, nodes)
+        # A leader that stands still may have its lease, and can do nothing with it.
+        self.available.sample(self.world.now, [n for n in nodes if not self.world.sites[n.options.node_id].stopped])
         self.standing.check_now(self.available.seconds)
 
     def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:

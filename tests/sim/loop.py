@@ -7,6 +7,7 @@ it: those are what the world simulates.
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
@@ -110,6 +111,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if not self.dead and error is not None:
             self._errors.append(error)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        """Every name is its own address."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     # --- what the world calls --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from cluster.host import Host
 from coordinator.service import Replica, Service
 from coordinator.sweeper import Sweeper
 from coordinator.telemetry import Telemetry
+from tests.checkers.newest import Newest
 from tests.checkers.refusals import WatchedRefusals
 from tests.sim.loop import SimLoop
 from tests.sim.world import SimScheduler, Site, World
@@ -23,8 +24,8 @@ TRAVEL_S = (0.0002, 0.003)
 class Served(Replica):
     """A replica whose entries take no time: how long they really took must not change the run."""
 
-    def __init__(self) -> None:
-        super().__init__(WatchedRefusals(), Telemetry(), clock=lambda: 0.0)
+    def __init__(self, newest: Newest | None = None) -> None:
+        super().__init__(WatchedRefusals(newest), Telemetry(), clock=lambda: 0.0)
 
     @property
     def revision(self) -> int:

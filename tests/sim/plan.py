@@ -126,7 +126,7 @@ def _limits(rng: random.Random) -> Limits:
         append_bytes=rng.choice((500, 5_000, MIB)),
         frame_bytes=4 * MIB,
         link_buffer_bytes=8 * MIB,
-        segment_bytes=rng.choice((1_000, 8_000, MIB)),
+        segment_bytes=rng.choice((1_000, 8_000, 256 * 1024)),
         log_bytes=log_bytes,
         log_entries=rng.choice((10, 50, 500)),
         retain_bytes=rng.choice((0, log_bytes // 4, log_bytes)),

@@ -42,6 +42,8 @@ PREFIXES = ("", "k", QUEUE)
 TTLS_S = (0.6, 1.2, 3.0)
 PATIENCE_S = 8.0
 TIMEOUT_S = 4.0
+LITTLE_S = 0.5
+"""Who has so little time is often not told what became of what it asked for, and asks again."""
 EXPECTED = (LockBusy, LockLost, SessionLost, LeaseLost, NotHeld, OutcomeUnknown, Unavailable)
 """What may become of a call while things go wrong. Anything else is a finding."""
 
@@ -120,7 +122,8 @@ class User:
 
     async def _live(self, program: Program) -> None:
         load = self._load
-        client = Client(load.endpoints, client_id=self._client_id, timeout=TIMEOUT_S)
+        timeout_s = LITTLE_S if load.running and self._number == 0 else TIMEOUT_S
+        client = Client(load.endpoints, client_id=self._client_id, timeout=timeout_s)
         client.calls.new_connector = program.connector
         async with client:
             watching = self._spawn(self._watch(client))
@@ -139,7 +142,7 @@ class User:
         deeds = (self._use_lock, self._use_session, self._use_lease, self._enqueue)
         while self._load.running:
             await pass_time(self._rng.expovariate(self._load.rate))
-            (deed,) = self._rng.choices(deeds, (10, 3, 2, 3))
+            (deed,) = self._rng.choices(deeds, (10, 3, 2, 8))
             await self._done(deed, client)
         for deed in deeds:
             while not await self._done(deed, client):
@@ -162,11 +165,18 @@ class User:
     # --- locks, sessions, leases ----------------------------------------------------------------------------------
 
     async def _use_lock(self, client: Client) -> None:
-        key, ttl_s = self._rng.choice(KEYS[:2]), self._rng.choice(TTLS_S)
-        with self._load.acquiring(client.client_id, key) as granted:
-            async with client.lock(key, ttl_s, wait=self._patience_s()) as held:
-                granted(held.token)
-                await self._body(client, key, held, ttl_s)
+        key, ttl_s, wait_s = self._rng.choice(KEYS[:2]), self._rng.choice(TTLS_S), self._patience_s()
+        while True:
+            try:
+                with self._load.acquiring(client.client_id, key) as granted:
+                    async with client.lock(key, ttl_s, wait=wait_s) as held:
+                        granted(held.token)
+                        await self._body(client, key, held, ttl_s)
+                return
+            except OutcomeUnknown:
+                if not self._load.running:
+                    raise
+                self._load.count("use_lock: OutcomeUnknown")  # and asked again in the same words
 
     def _patience_s(self) -> float:
         return self._rng.choice((0.0, 0.3, 2.0)) if self._load.running else PATIENCE_S
@@ -292,6 +302,8 @@ class SdkLoad:
         self.fencing, self.one_body, self.events = Fencing(), OneBody(), EventLog()
         self.promised_s: dict[tuple[str, int], float] = defaultdict(float)
         """Until when, in the world's time, somebody was told that nobody else can have it."""
+        self.granted_s: dict[int, float] = {}
+        """When, by the log."""
         self.expired: set[tuple[str, int]] = set()
         self._told: set[tuple[str, int]] = set()
         self._task_ids: dict[int, str] = {}
@@ -318,12 +330,14 @@ class SdkLoad:
 
     @contextlib.contextmanager
     def acquiring(self, client: str, key: str) -> Iterator[Callable[[int], None]]:
-        """One wait for a lock, in the history. Who holds it already, by an answer that was lost, enters it again."""
+        """One wait for a lock, in the history. Who holds it already, by an answer that was lost, enters it again, or is
+        told of it now: that is no grant, for the log has it earlier, and it is there with what nobody was told of."""
         operation = Operation(client, key, "acquire", (), self.world.now)
 
         def granted(token: int) -> None:
             operation.returned, operation.result = self.world.now, ("granted", token)
-            if (key, token) in self._told:
+            if (key, token) in self._told or self.granted_s[token] < operation.called:
+                self.count("got back")
                 operation.verb, operation.result = "read", ("held", client, token)
             self._told.add((key, token))
             self.history.append(operation)

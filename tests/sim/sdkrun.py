@@ -12,12 +12,14 @@ import random
 from collections import Counter
 from functools import partial
 
+from coordinator.client.identity import client_of
 from coordinator.machine.events import Compacted, Event
 from coordinator.machine.invariants import check
 from tests.checkers import linearizable
 from tests.checkers.exclusive_holds import ENDS, ExclusiveHolds
 from tests.checkers.linearizable import Operation
 from tests.checkers.lockmodel import Locks
+from tests.checkers.newest import Newest
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 from tests.sim.clientfaults import KINDS, ClientFaults
@@ -41,7 +43,7 @@ class SdkRun(Run):
     FAULTS = ClientFaults
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, Served)
+        super().__init__(plan, partial(Served, Newest()))
         world = self.world
         self.wires = Wires(world)
         ports = random.Random(world.rng.getrandbits(64))
@@ -58,6 +60,7 @@ class SdkRun(Run):
         self._decided = 0
 
     def run(self) -> None:
+        gc.freeze()  # what was there before the run is not looked through in the end
         gc.disable()  # it calls what was left in the middle, at moments that depend on what ran before
         try:
             with borrowed(self.plan.seed, lambda: self.world.now):
@@ -65,6 +68,7 @@ class SdkRun(Run):
         finally:
             self._bury()
             gc.enable()
+            gc.unfreeze()
 
     def _bury(self) -> None:
         """Also when it ended in the middle: else the rest would be gone through whenever Python collects it."""
@@ -105,7 +109,9 @@ class SdkRun(Run):
         now, token = self.world.now, event.fencing_token
         self.holds.event(event)
         if event.kind == "lock_granted" and token not in self._grants:
-            self._grants[token] = Operation(event.owner, event.key, "acquire", (), now, now, ("granted", token))
+            owner = client_of(event.owner)
+            self._grants[token] = Operation(owner, event.key, "acquire", (), now, now, ("granted", token))
+            self.load.granted_s[token] = now
         elif event.kind in ENDS:
             since = now
             if event.kind == "lock_expired":

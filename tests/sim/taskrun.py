@@ -59,7 +59,11 @@ class TaskRun(Run):
         raise Violation("at_least_once", f"not everything is done in {DRAIN_S} s of peace: {left}")
 
     def _is_done(self) -> bool:
-        for machine in self.machines():
+        """While nobody leads there are no members to ask, and nothing is known to be done."""
+        machines = self.machines()
+        if not machines:
+            return False
+        for machine in machines:
             counts = machine.dispatch.counts()
             if counts.ready or counts.delayed or counts.blocked or counts.leased or counts.suspect:
                 return False

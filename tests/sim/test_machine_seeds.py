@@ -7,14 +7,26 @@ import pytest
 from tests.sim.batch import counts_of
 from tests.sim.clientfaults import KINDS
 
-SEEDS = {"locks": 10, "graph": 22, "tasks": 12, "copies": 10, "sdk": 12}
+NO_LEADER_IN_PEACE = 30
+"""Of tasks: the leader goes when the faults are over already, and for a while nobody can say what is done."""
+SUSPECTS_OF_ONE_THAT_LEFT = 97
+"""Of the graph: a node that was removed has suspects for ever, and nobody looks for them."""
+ASKED_AGAIN_FOR_TASKS = 50
+"""Of sdk: an acquire is repeated under its id after its node died, and tasks became ready in between."""
+LOST_VERIFICATIONS = (36, 42, 52, 101, 107)
+"""Of copies: the answer to a holder's last page is lost, or it asks a node that is gone or no member."""
+LOCKS_FOUND = (29, 114, 127, 175)
+"""Of locks: requests at two nodes at once one of which hangs up (175), and nodes that wait for their disks."""
+SDK_FOUND = (119, 129, 229)
+"""Of sdk: members with names, a slow client's clock beside a fast leader's, a watch at a node that was removed."""
+SEEDS = {"locks": 10, "graph": 18, "tasks": 12, "copies": 10, "sdk": 10}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_locks_leases_and_sessions() -> None:
     """I1 to I5, I10 to I13, I17."""
-    seeds, counts = SEEDS["locks"], counts_of("locks", range(SEEDS["locks"]))
+    seeds, counts = SEEDS["locks"], counts_of("locks", [*range(SEEDS["locks"] - 4), *LOCKS_FOUND])
     assert counts["leaders"] > 1.5 * seeds, "leaders fall"
     assert counts["operations checked"] > 50 * seeds
     assert counts["grants"] > 10 * seeds and counts["hand-overs"] > 5 * seeds and counts["expiries"] > 5 * seeds
@@ -26,7 +38,7 @@ def test_locks_leases_and_sessions() -> None:
 @pytest.mark.timeout(900)
 def test_the_reference_graph() -> None:
     """I6, I7, I8: references change while leaders collect, come and go."""
-    seeds, counts = SEEDS["graph"], counts_of("graph", range(SEEDS["graph"]))
+    seeds, counts = SEEDS["graph"], counts_of("graph", [*range(SEEDS["graph"] - 1), SUSPECTS_OF_ONE_THAT_LEFT])
     assert counts["leaders"] > 1.5 * seeds, "leaders fall"
     assert counts["entries"] > 200 * seeds and counts["gone"] > 10 * seeds, "much goes"
     assert counts["condemned"] > 3 * seeds and counts["settled"] > 10 * seeds, "cycles, dead ones and others"
@@ -39,7 +51,7 @@ def test_the_reference_graph() -> None:
 @pytest.mark.timeout(600)
 def test_dispatch() -> None:
     """At least once, one owner at a time, late owners refused."""
-    seeds, counts = SEEDS["tasks"], counts_of("tasks", range(SEEDS["tasks"]))
+    seeds, counts = SEEDS["tasks"], counts_of("tasks", [*range(SEEDS["tasks"] - 1), NO_LEADER_IN_PEACE])
     assert counts["leaders"] > seeds, "leaders fall"
     assert counts["tasks"] > 20 * seeds and counts["complete ok"] > 15 * seeds
     assert counts["bounced"] > 3 * seeds, "owners pause and vanish"
@@ -52,7 +64,7 @@ def test_dispatch() -> None:
 @pytest.mark.timeout(600)
 def test_programs_that_use_the_sdk() -> None:
     """I1, I4, I8, I10, and what watches tell, over HTTP: fault 17 and half-open connections among them."""
-    seeds, counts = SEEDS["sdk"], counts_of("sdk", range(SEEDS["sdk"]))
+    seeds, counts = SEEDS["sdk"], counts_of("sdk", [*range(SEEDS["sdk"] - 4), ASKED_AGAIN_FOR_TASKS, *SDK_FOUND])
     assert counts["leaders"] > seeds, "leaders fall"
     for kind in KINDS:
         assert counts[f"fault {kind}"] > 0, f"no fault of kind {kind}: {counts}"
@@ -65,7 +77,7 @@ def test_programs_that_use_the_sdk() -> None:
 @pytest.mark.timeout(600)
 def test_copies_and_tombstones() -> None:
     """I14: holders offline through delete and tombstone, removed, fenced, back (fault 21)."""
-    seeds, counts = SEEDS["copies"], counts_of("copies", range(SEEDS["copies"]))
+    seeds, counts = SEEDS["copies"], counts_of("copies", [*range(SEEDS["copies"] - 5), *LOST_VERIFICATIONS])
     assert counts["leaders"] > 1.5 * seeds, "leaders fall"
     assert counts["buried"] > 5 * seeds and counts["purged"] == counts["buried"], "all of them went in the end"
     assert counts["offline"] > 3 * seeds and counts["dropped"] > 5 * seeds

@@ -18,9 +18,9 @@ from tests.sim.workloads import WORKLOADS, run_seed
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = (
     ("registers", 1), ("registers", 2), ("locks", 5), ("graph", 5), ("tasks", 5), ("copies", 5), ("sdk", 5),
-    ("upgrade", 5),
+    ("upgrade", 5), ("drift", 5),
 )  # fmt: skip
-SECONDS = 3.0
+SECONDS = 2.0
 
 
 def traces() -> list[str]:

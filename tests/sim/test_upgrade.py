@@ -14,5 +14,5 @@ SEEDS = range(8)
 def test_nodes_are_upgraded_one_by_one_under_faults() -> None:
     seeds, counts = len(SEEDS), counts_of("upgrade", SEEDS)
     assert counts["leaders"] > seeds and counts["upgrades"] >= 3 * seeds
-    assert counts["entries under an old leader"] > 20 and counts["entries under a new leader"] > 20
+    assert counts["entries under an old leader"] > seeds and counts["entries under a new leader"] > seeds
     assert counts["raised under faults"] > 1 and counts["grants"] > 5 * seeds

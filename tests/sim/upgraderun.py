@@ -79,14 +79,14 @@ class UpgradeRun(LockRun):
                 self.world.run(2.0)
         self.progress.wait(self.progress.settled, "no leader after the last node was upgraded")
         self.progress.wait(
-            lambda: all(
-                self.world.sites[node.options.node_id].machine.level == LEVEL for node in self.progress.present()
+            lambda: (
+                {self.world.sites[node.options.node_id].machine.level for node in self.progress.present()} == {LEVEL}
             ),
             "the level is not raised though every member knows it",
         )
         super().finish()
         kept = [node.compaction.last_index for node in self.progress.present()]
-        if not all(kept):
+        if not kept or not all(kept):
             raise Violation("level_kept", f"a node keeps its level in no snapshot after {PEACE_S} s: {kept}")
 
     def load_counts(self) -> Counter[str]:

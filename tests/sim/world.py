@@ -19,6 +19,7 @@ from cluster.lanes import FRONT, Lane
 from cluster.node import ClusterNode
 from cluster.options import ClusterOptions, Limits, Timing
 from cluster.ports import Member, Message, Outcome
+from cluster.reads import ReadDone
 from cluster.recordfile import RecordFileCorrupt
 from cluster.snapshotfile import SnapshotCorrupt
 from tests.reference.register import RegisterMachine
@@ -104,6 +105,14 @@ class SimNode(ClusterNode):
         self._site = site
         super().__init__(*args, **kwargs)
 
+    # Reads are asked for and answered outside of steps: a crash may be in the middle of that, too.
+
+    def on_message(self, peer: str, message: Message) -> None:
+        self._site.run(lambda: super(SimNode, self).on_message(peer, message))
+
+    def read_index(self, timeout: float, done: ReadDone) -> None:
+        self._site.run(lambda: super(SimNode, self).read_index(timeout, done))
+
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         for watch in self._site.world.apply_watchers:
             watch(self._site, index, term, payload)
@@ -141,6 +150,8 @@ class Site:
         """Its files are not what it wrote: it must notice."""
         self.slow_sync: Callable[[], float] | None = None
         """Seconds that the next fdatasync takes."""
+        self.sits_until = 0.0
+        """For this node that time has passed already: nothing goes on before."""
         self.disk.on_operation = self._enter_disk
 
     def _enter_disk(self, operation: str, path: str) -> None:
@@ -173,6 +184,7 @@ class Site:
         if self.node is not None and not self.stopped:
             name, life = self.member.id, self.life
             self.world.stop(name)
+            self.sits_until = self.world.now + seconds
             self.world.at(seconds, lambda: self.life == life and self.world.resume(name))
 
     def start(self) -> None:
@@ -267,6 +279,7 @@ class World:
         self.network.now = lambda: self.now
         self.network.on_delivery = self._hash_delivery
         self.watchers: list[Callable[[], None]] = []
+        """Called after every event in which somebody acted."""
         self.apply_watchers: list[Callable[[Site, int, int, bytes | None], None]] = []
         self.state_watchers: list[Callable[[Site], None]] = []
         self.before_start: Callable[[Site], None] = lambda site: None
@@ -287,22 +300,23 @@ class World:
 
     def at(self, delay: float, callback: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._events, (self.now + max(0.0, delay), self._count, callback))
+        heapq.heappush(self._events, (self.now + delay if delay > 0.0 else self.now, self._count, callback))
 
     def run(self, seconds: float) -> None:
         self.run_until(lambda: False, seconds)
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Let events happen until `condition` holds, for at most that many simulated seconds."""
-        end = self.now + seconds
+        end, events, watchers, acted, pop = self.now + seconds, self._events, self.watchers, self.acted, heapq.heappop
         while not condition():
-            if not self._events or self._events[0][0] > end:
+            if not events or events[0][0] > end:
                 self.now = end
                 return condition()
-            self.now, _, callback = heapq.heappop(self._events)
+            self.now, _, callback = pop(events)
             callback()
-            for watch in self.watchers:
-                watch()
+            if acted:
+                for watch in watchers:
+                    watch()
         return True
 
     def note(self, who: str, kind: str, fields: Any) -> None:
@@ -384,7 +398,7 @@ class World:
 
     def resume(self, name: str) -> None:
         site = self.sites[name]
-        if not site.stopped:
+        if not site.stopped or self.now < site.sits_until:
             return
         site.stopped = False
         self.note(name, "resume", None)

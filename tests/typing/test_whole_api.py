@@ -23,8 +23,9 @@ REACHED = {"Resources": Resources, "Queues": Queues}
 
 NOT_FOR_CALLERS = {
     "Client": {"call_acquire", "call_release", "call_renew"},
-    "Held": {"in_doubt_at", "next_renewal"},
+    "Held": {"in_doubt_at", "keep", "let_go", "next_renewal"},
     "Lease": {"lose"},
+    "Lock": {"give_back"},
     "Session": {
         "beat", "confirm", "doubt", "drop", "forget", "in_doubt_at", "last_s", "lose", "off_doubt", "on_doubt",
         "release_lock", "renew", "take",
@@ -34,9 +35,6 @@ NOT_FOR_CALLERS = {
     "Task": {"confirm", "stop_at"},
 }  # fmt: skip
 """Methods by which the modules of the SDK talk to each other. They are no part of what is promised to users."""
-
-ONLY_IN_A_LOOP = {"Lock": {"acquire"}, "Held": {"renew", "release"}}
-"""Of a lock: without an event loop there is only its block, which keeps it."""
 
 
 def offered(kind: type) -> set[str]:
@@ -100,7 +98,7 @@ def test_the_blocking_client_has_the_same_names() -> None:
     for name, kind in kinds.items():
         if (waiting := kinds.get(f"Sync{name}")) is not None:
             has = offered(waiting) | set(re.findall(r"self\.(\w+)", inspect.getsource(waiting.__init__)))
-            missing = offered(kind) - has - NOT_FOR_CALLERS.get(name, set()) - ONLY_IN_A_LOOP.get(name, set())
+            missing = offered(kind) - has - NOT_FOR_CALLERS.get(name, set())
             assert not missing, f"Sync{name} has no {', '.join(sorted(missing))}"
 
 

@@ -89,6 +89,9 @@ async def uses_client(client: Client) -> None:
 
 async def uses_lock(lock: Lock) -> None:
     assert_type(await lock.acquire(), Held)
+    assert_type(await lock.acquire(wait=None), Held)
+    await lock.release()
+    assert_type(await lock.locked(), bool)
 
 
 async def uses_held(held: Held) -> None:
@@ -99,6 +102,8 @@ async def uses_held(held: Held) -> None:
     assert_type(await held.verify(), bool | None)
     async with held.guard(0.5) as guard:
         uses_stall_guard(guard)
+    held.on_lost(lambda lost: print(lost.token))
+    assert_type(await held.wait_lost(), str)
     await held.renew()
     await held.release()
 

@@ -47,7 +47,9 @@ from coordinator.client import (
 
 def client() -> None:
     tls = client_context("ca.pem", "client.pem", "client.key")
-    with SyncClient(["https://127.0.0.1:7101"], client_id="me", timeout=5, tls=tls, raise_priority=False) as waiting:
+    with SyncClient(
+        ["https://127.0.0.1:7101"], client_id="me", timeout=5, tls=tls, raise_priority=False, follow_members=False
+    ) as waiting:
         uses_sync_client(waiting)
 
 
@@ -93,6 +95,10 @@ def uses_sync_client(client: SyncClient) -> None:
 def uses_sync_lock(lock: SyncLock) -> None:
     with lock as held:
         uses_sync_held(held)
+    assert_type(lock.acquire(), SyncHeld)
+    assert_type(lock.acquire(wait=0.5), SyncHeld)
+    lock.release()
+    assert_type(lock.locked(), bool)
 
 
 def uses_sync_held(held: SyncHeld) -> None:
@@ -102,6 +108,10 @@ def uses_sync_held(held: SyncHeld) -> None:
     assert_type(held.verify(), bool | None)
     with held.guard(0.5) as watching:
         watching.check()
+    held.on_lost(lambda lost: print(lost.token))
+    assert_type(held.wait_lost(), str)
+    held.renew(limit_s=1.0)
+    held.release()
 
 
 # --- leases and sessions ----------------------------------------------------------------------------------------------

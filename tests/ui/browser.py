@@ -47,6 +47,8 @@ class Page:
         self._run, self._socket, self._number = run, socket, 0
         self.complaints: list[str] = []
         self._sent: list[dict[str, str]] = []
+        self.addresses: set[str] = set()
+        """Of all that was asked for while the domain Network was enabled."""
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._run(self._command(method, parameters))
@@ -74,6 +76,7 @@ class Page:
                 self.complaints.append(" ".join(str(each.get("value", each)) for each in told["args"]))
             case "Network.requestWillBeSent":
                 self._sent.append(told["request"]["headers"])
+                self.addresses.add(told["request"]["url"])
             case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
                 self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
 
@@ -158,9 +161,15 @@ class Page:
         ]
         self.command("Emulation.setEmulatedMedia", features=features)
 
-    def screenshot(self, path: Path) -> None:
+    def photograph(self, path: Path, *, whole: bool = True) -> None:
+        """The page from its top to its end, or what is seen of it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture = self.command("Page.captureScreenshot", format="png")
+        more = {}
+        if whole:
+            size = self.command("Page.getLayoutMetrics")["cssContentSize"]
+            clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+            more = {"clip": clip, "captureBeyondViewport": True}
+        picture = self.command("Page.captureScreenshot", format="png", **more)
         path.write_bytes(base64.b64decode(picture["data"]))
 
 

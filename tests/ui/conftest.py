@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.client.nodes import Nodes, nodes
+from tests.conftest import PICTURES
 from tests.ui.browser import Page, browsing
 
 
@@ -26,7 +26,7 @@ def page() -> Iterator[Page]:
 
 
 @pytest.fixture(scope="package")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go: HOLDFAST_SCREENSHOTS, or a directory that pytest removes some runs later."""
-    chosen = os.environ.get("HOLDFAST_SCREENSHOTS")
-    return Path(chosen) if chosen else tmp_path_factory.mktemp("screenshots")
+def pictures() -> Path:
+    """Where pictures of the page go: always, for whoever wants to look. tests/conftest.py says so at the end."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    return PICTURES

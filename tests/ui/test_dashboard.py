@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.client.nodes import Nodes
 from tests.ui.asking import ask, graph, lock, queue_for, quoted
 from tests.ui.browser import Page
-from tests.ui.contrast import too_faint
 
-VIEWS = ("overview", "locks", "leases", "sessions", "graph", "reclaims", "queues", "tombstones", "events")
 HOSTILE = "<img src=x onerror=\"window.hit='in'\"> & </td><script>window.hit='in'</script>"
 CYCLE = (("app/catalogue", "cache/1"), ("cache/1", "cache/2"), ("cache/2", "cache/3"), ("cache/3", "cache/1"))
 BEFORE_EVERYTHING = "document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')"
-SCROLLED = "document.documentElement.scrollWidth > innerWidth"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +48,7 @@ def test_the_cluster_is_told_of_by_each_member(node: str, page: Page, calm: None
     label = "document.querySelector('.chart[aria-label=\"{}\"] svg').getAttribute('aria-label')"
     page.wait_for(f"/highest [1-9]/.test({label.format('Renewals')})", "renewals in the chart")
     page.wait_for(f"/median: now [\\d.]+ m?s/.test({label.format('Commit latency')})", "a commit latency")
-    page.wait_for(f"/active: now [3-9]/.test({label.format('Leases by state')})", "leases by state")
+    page.wait_for(f"/active: now ([3-9]|\\d\\d)/.test({label.format('Leases by state')})", "leases by state")
     page.view("#/sessions?find=looked")
     page.wait_for_text("#sessions", session["session_id"])
     page.view("#/leases?find=tmp/")
@@ -102,7 +98,7 @@ def _break_it_by_keyboard(page: Page) -> None:
     page.wait_for_text("#notices", "broken")
 
 
-def test_a_leaked_cycle_is_found_with_what_keeps_it(node: str, page: Page, calm: None, pictures: Path) -> None:
+def test_a_leaked_cycle_is_found_with_what_keeps_it(node: str, page: Page, calm: None) -> None:
     graph(node, *CYCLE, ("cache/2", "blob/7"))
     leak = {"resource_id": "app/catalogue", "client_id": "renderer-3", "lease_duration_ms": 300_000}
     lease = ask(node, "POST", "/leases/acquire", leak)
@@ -125,7 +121,6 @@ def test_a_leaked_cycle_is_found_with_what_keeps_it(node: str, page: Page, calm:
     _ask_what_if(page, lease["lease_id"])
     lost = page.value(drawn.format("lost"))
     assert {each.splitlines()[0] for each in lost} == {"app/catalogue", "cache/1", "cache/2", "cache/3", "blob/7"}
-    page.screenshot(pictures / "resources.png")
     assert page.complaints == []
 
 
@@ -196,31 +191,6 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(node: str, page: 
         reached.add(at)
         assert outline != "none", page.value("document.activeElement.outerHTML")
     assert len(reached) >= wanted
-    assert page.complaints == []
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_view_can_be_read_and_fits_a_phone(node: str, page: Page, calm: None, pictures: Path, dark: bool) -> None:
-    for view in VIEWS:
-        page.look(1280, 860, dark=dark)
-        page.view(f"#/{view}")
-        page.wait_for(
-            f"document.title.length && document.querySelector('nav [aria-current]').href.endsWith('{view}')", view
-        )
-        page.wait_for(
-            "document.querySelectorAll('main .panel').length && !document.body.innerText.includes('Asking')", view
-        )
-        assert too_faint(page) == [], view
-        if view == "overview":
-            page.screenshot(pictures / f"overview-{'dark' if dark else 'light'}.png")
-        page.look(360, 780, dark=dark)
-        assert not page.value(SCROLLED), f"{view} scrolls sideways on a phone"
-        if view in ("overview", "graph") and not dark:
-            page.screenshot(pictures / f"phone-{view}.png")
-    page.view("#/graph?id=cache%2F2")
-    page.wait_for("!!document.querySelector('svg[role=group] g.cycle')", "the graph")
-    assert too_faint(page) == [] and not page.value(SCROLLED)
-    page.look(1280, 860)
     assert page.complaints == []
 
 

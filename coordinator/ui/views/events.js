@@ -1,7 +1,7 @@
 // Events as they happen, filtered by the node.
 
 import { follow, get } from "../api.js";
-import { address, field, h, input, named, panel, pill, render, searchForm } from "../dom.js";
+import { address, field, h, input, named, panel, pill, render, searchForm, tableCell, to } from "../dom.js";
 import { count, timeOfDay } from "../format.js";
 
 const KEPT = 200;
@@ -85,8 +85,21 @@ function show(rows, { asked, chosen, kinds, state, pause, missed, nothing }, liv
   }, live.signal);
 }
 
+/** Where more is told of what it happened to, by the first word of its kind. */
+const ABOUT = {
+  lock: (key) => ["locks", { key }], wait: (key) => ["locks", { key }], lease: (find) => ["leases", { find }],
+  resource: (id) => ["graph", { id }], reclaim: (id) => ["graph", { id }], session: (find) => ["sessions", { find }],
+  queue: (queue) => ["queues", { queue }], task: (queue) => ["queues", { queue }],
+  worker: (queue) => ["queues", { queue }],
+};
+
+function keyOf(event) {
+  const where = ABOUT[event.kind.split("_")[0]]?.(event.key);
+  return where ? to(...where, named(event.key)) : named(event.key);
+}
+
 function row(event) {
-  const cells = [["Time", event.at], ["Event", h("code", {}, event.kind)], ["Key", named(event.key)],
+  const cells = [["Time", event.at], ["Event", h("code", {}, event.kind)], ["Key", keyOf(event)],
     ["Client", event.owner ? named(event.owner) : "–"], ["Token", event.fencing_token ? count(event.fencing_token) : "–"], ["Revision", count(event.revision)]];
-  return h("tr", {}, cells.map(([title, cell], place) => h("td", { "data-label": title, class: place > 3 ? "number" : null }, h("div", { class: "cell" }, cell))));
+  return h("tr", {}, cells.map(([title, cell], place) => tableCell(title, cell, place > 3 ? "number" : null)));
 }

@@ -40,11 +40,12 @@ function list(root, prefix, state, live) {
       ["Kind", (each) => named(each.kind)],
       ["Leases", (each) => count(each.leases), "number"],
       ["Edges in", (each) => count(each.edges_in), "number"],
-      ["Clean-up", (each) => (each.reclaim ? `${each.reclaim.state}, attempt ${count(each.reclaim.attempt)}` : "–")],
+      ["Clean-up", (each) => (each.reclaim ? progress(each.reclaim) : "–")],
     ], resources, { empty: state || prefix ? "No resource is so." : "No resource is registered in this namespace." }),
   });
 }
 
+const progress = ({ state, attempt }) => (attempt ? `${state}, attempt ${count(attempt)}` : state);
 const standing = (each) => pill(STANDING[each.state], each.state);
 
 // --- one --------------------------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ function one(root, id, parameters, live) {
   const place = panel("Around it", { id: "graph" });
   const side = panel("Why it is there", { id: "explained" });
   const asking = panel("What if", { id: "what-if" });
-  root.append(h("div", { class: "columns wide-left" }, place, h("div", { class: "columns" }, side, asking)));
+  root.append(h("div", { class: "columns wide-left" }, h("div", { class: "kept" }, place, asking), side));
   let known = null;
   const draw = () => {
     if (known) render(drawn, showGraph(known, view, drawn.clientWidth || 600, widen));
@@ -71,8 +72,10 @@ function one(root, id, parameters, live) {
     try {
       known = await asked(id, view, signal);
     } catch (error) {
-      if (error.status === 404) render(drawn, h("p", { class: "empty" }, "There is nothing to draw."));
-      throw error;
+      if (error.code !== "unknown_resource") throw error;
+      const { leases } = await get("/api/v1/leases", { resource: id, limit: LEASES_SHOWN }, signal);
+      render(drawn, h("p", { class: "empty" }, "There is nothing to draw."));
+      return unregistered(id, leases);
     }
     draw();
     fillQuestions(asking, known, (loss) => {
@@ -99,13 +102,21 @@ function showGraph({ around, explained }, view, width, widen) {
   const made = picture(around, explained, view.loss);
   const left = around.resources.reduce((sum, each) => sum + each.more_in + each.more_out, 0);
   return [
-    drawGraph(made, width), legend(["path", "cycle", "reclaiming", "lost"]),
+    drawGraph(made, width), legend(made),
     made.rings.map(({ way, more }) => h("div", { class: "cycle-found" }, pill("plain", `⟳ cycle of ${way.length}`),
       h("ol", { class: "path" }, shownPath([...way, way[0]]).map((each) => h("li", {}, each === null ? "…" : to("graph", { id: each }, named(each))))),
       more ? h("span", { class: "muted" }, `and ${count(more)} more on cycles with these`) : null)),
     left ? h("p", { class: "more" }, `${plural(left, "edge")} to what is not drawn.`,
       view.limit < 200 ? h("button", { type: "button", "data-key": "widen", on: { click: widen } }, "Draw more") : "This is as much as is drawn.") : null,
   ];
+}
+
+/** A resource that nobody registered can have leases; no more is known of it. */
+function unregistered(id, leases) {
+  return [h("h1", {}, named(id)),
+    h("p", { id: "verdict-of-it" }, leases.length ? "It is leased, and registered by nobody: nothing is cleaned up when the last lease ends."
+      : "Nobody has registered it or has a lease on it."),
+    leases.length ? [h("h3", {}, "Leases on it"), holderTable(leases)] : null];
 }
 
 // --- why --------------------------------------------------------------------------------------------------------------
@@ -134,7 +145,7 @@ function told({ resource, explained, leases }, again) {
 function cleanUp(reclaim) {
   if (!reclaim) return [];
   return [
-    ["Clean-up", `${reclaim.state}, attempt ${count(reclaim.attempt)}, since ${duration(reclaim.age_ms)}`],
+    ["Clean-up", `${progress(reclaim)}, for ${duration(reclaim.age_ms)}`],
     ["Worker", reclaim.worker === null ? null : named(reclaim.worker)],
     ["Last error", reclaim.last_error ? h("span", { class: "refused" }, reclaim.last_error) : null],
   ];
@@ -169,7 +180,7 @@ function deleting(resource, again) {
   const forced = resource.reference_count > 0;
   return actionButton("Have it reclaimed", "delete", {
     title: "Have this resource reclaimed?",
-    text: [`“${resource.resource_id}” goes out of use now and its clean-up goes to the workers of “${resource.provider}”.`,
+    text: [`“${resource.resource_id}” goes out of use now; once its safety buffer is over, its clean-up goes to the workers of “${resource.provider}”.`,
       forced ? `It is still referred to ${plural(resource.reference_count, "time")}: its leases end and its edges are cut.` : "Nothing refers to it."],
     verb: forced ? "Reclaim it all the same" : "Reclaim it", method: "DELETE", path: at("resources", resource.resource_id),
     query: { force: String(forced) }, done: () => "Its clean-up is under way.",

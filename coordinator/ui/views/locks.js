@@ -6,7 +6,7 @@ import { facts, h, input, field, named, panel, pill, render, searchForm, table, 
 import { count, duration, plural, timeOfDay } from "../format.js";
 
 const LISTED = 50;
-const SHOWN_WAITERS = 100;
+const SHOWN = 100;
 const HISTORY = 30;
 const WAITS_FOR_THE_STREAM = 0;
 const WORDS = {
@@ -38,7 +38,7 @@ function list(root, prefix, live) {
       prefix ? h("p", {}, to("locks", { key: prefix }, "Open the lock of exactly this name")) : null,
       table(null, [
         ["Key", (lock) => to("locks", { key: lock.lock_key }, named(lock.lock_key))],
-        ["Holder", (lock) => (lock.holder === null ? h("span", { class: "muted" }, "nobody") : named(lock.holder))],
+        ["Holder", holdersOf],
         ["Mode", (lock) => mode(lock)],
         ["Left", (lock) => duration(lock.ttl_ms), "number"],
         ["Token", (lock) => count(lock.fencing_token), "number"],
@@ -47,6 +47,12 @@ function list(root, prefix, live) {
       next ? h("p", { class: "more" }, next) : null,
     ];
   }, () => 5000);
+}
+
+function holdersOf(lock) {
+  if (lock.holder === null) return h("span", { class: "muted" }, "nobody");
+  const more = lock.holder_count - 1;
+  return [named(lock.holder), more ? h("span", { class: "muted" }, ` and ${plural(more, "other")}`) : null];
 }
 
 const mode = (lock) => (lock.permits > 1 ? `semaphore of ${count(lock.permits)}` : lock.mode);
@@ -62,7 +68,7 @@ function one(root, key, live) {
   let known = true;
   const again = live.keep(place, async (signal) => {
     try {
-      const lock = await get(at("locks", key), { waiters: SHOWN_WAITERS }, signal);
+      const lock = await get(at("locks", key), { waiters: SHOWN, holders: SHOWN }, signal);
       known = true;
       return drawn(lock, () => again());
     } catch (error) {
@@ -94,7 +100,7 @@ function drawn(lock, again) {
   return [
     h("h1", {}, named(lock.lock_key)),
     facts([
-      ["Holder", h("span", { id: "holder" }, lock.holder === null ? "nobody" : named(lock.holder))],
+      ["Holder", h("span", { id: "holder" }, holdersOf(lock))],
       ["Mode", mode(lock)],
       ["Delay", lock.delay_left_ms ? `nobody gets it for ${duration(lock.delay_left_ms)}: its last hold was not given back` : null],
     ]),
@@ -105,12 +111,13 @@ function drawn(lock, again) {
       ["Entered", (holder) => plural(holder.hold_count, "time"), "number"],
       ["Session", (holder) => (holder.session_id ? to("sessions", { id: holder.session_id }, h("code", {}, holder.session_id)) : "none")],
     ], lock.holders, { empty: "It is not held." }),
+    lock.holder_count > SHOWN ? h("p", { class: "muted" }, `… and ${count(lock.holder_count - SHOWN)} more.`) : null,
     h("h3", {}, `Queue: ${lock.queue_length ? `${count(lock.queue_length)} waiting, first in first out` : "nobody waits"}`),
     h("ol", { class: "queue", id: "queue" }, lock.waiters.map((waiter, place) => h("li", {},
       h("span", { class: "place" }, place + 1), h("span", {}, named(waiter.client_id), waiter.mode === "shared" ? " (shared)" : "",
         waiter.keys > 1 ? ` for ${count(waiter.keys)} locks at once` : ""),
       h("span", { class: "muted" }, `waits ${duration(waiter.wait_left_ms)} more`)))),
-    lock.queue_length > SHOWN_WAITERS ? h("p", { class: "muted" }, `… and ${count(lock.queue_length - SHOWN_WAITERS)} more.`) : null,
+    lock.queue_length > SHOWN ? h("p", { class: "muted" }, `… and ${count(lock.queue_length - SHOWN)} more.`) : null,
     h("p", {}, lock.holders.length ? breaking(lock, again) : null),
   ];
 }

@@ -57,8 +57,8 @@ function memberTable() {
     ["Cluster clock", clock],
     ["Disk", disk],
     ["Renewals", (member) => rate(feed.rates.get(member.id)?.renewals), "number"],
-    ["Queued", (member) => count(account(member)?.queue_depth), "number"],
-    ["", (member) => (member.role === "follower" && account(member) ? transfer(member) : null), "actions"],
+    ["Writes queued", (member) => count(account(member)?.queue_depth), "number"],
+    ["", (member) => (member.role === "follower" && account(member) && feed.cluster.leader !== null ? transfer(member) : null), "actions"],
   ], feed.cluster.members, { empty: "This node knows of no members." });
 }
 
@@ -69,7 +69,7 @@ function role(member) {
   if (known?.error?.status === 403) return [pill("plain", member.role), h("span", { class: "sub" }, "more is not for this token")];
   if (known?.error) return [pill("bad", "no answer"), h("span", { class: "sub narrow-wrap" }, known.error.message)];
   if (!known) return pill("plain", member.role);
-  if (!known.account.ready) return [pill("warn", member.role), h("span", { class: "sub" }, known.account.reason)];
+  if (!known.account.ready) return [pill("warn", member.role), h("span", { class: "sub narrow-wrap" }, known.account.reason)];
   return pill("good", member.role);
 }
 
@@ -102,8 +102,8 @@ function disk(member) {
   if (!told) return "–";
   const free = told.free_bytes / told.total_bytes;
   const used = s("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none" }, s("rect", { width: 100 * (1 - free), height: 10 }));
-  return [h("span", { class: `bar ${free < LOW_DISK ? "low" : ""}`, "aria-hidden": "true" }, used),
-    ` ${bytes(told.free_bytes)} free`, free < LOW_DISK ? [" ", pill("bad", "nearly full")] : null,
+  return [h("span", { class: "line" }, h("span", { class: `bar ${free < LOW_DISK ? "low" : ""}`, "aria-hidden": "true" }, used),
+    ` ${bytes(told.free_bytes)} free`), free < LOW_DISK ? [" ", pill("bad", "nearly full")] : null,
     h("span", { class: "sub" }, `log ${bytes(told.log_bytes)}, snapshots ${bytes(told.snapshot_bytes)}`)];
 }
 
@@ -128,7 +128,7 @@ function numbers() {
     tile("Active leases", compact(told.active_leases), ["leases", {}]),
     tile("Sessions", compact(told.sessions), ["sessions", {}]),
     tile("Locks", compact(told.locks), ["locks", {}]),
-    tile("Waiting for locks", compact(told.waiters)),
+    tile("Waiting for locks", compact(told.waiters), ["locks", {}]),
     tile("Resources", compact(told.resources), ["graph", {}]),
     tile("Suspects", compact(told.suspects), ["graph", { state: "suspect" }], told.suspects ? "warn" : ""),
     tile("Clean-ups open", compact(reclaims.pending + reclaims.delayed + reclaims.claimed), ["reclaims", {}]),

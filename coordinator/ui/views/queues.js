@@ -30,7 +30,7 @@ function list(root, live) {
     return [
       table(null, [
         ["Queue", (each) => to("queues", { queue: each.queue }, named(each.queue))],
-        ["", (each) => pill(STANDING[each.standing], each.standing)],
+        ["State", (each) => pill(STANDING[each.standing], each.standing)],
         ["Ready", (each) => count(each.ready), "number"],
         ["Oldest", (each) => (each.ready ? duration(each.oldest_ready_age_ms) : "–"), "number"],
         ["Leased", (each) => count(each.leased), "number"],
@@ -137,7 +137,7 @@ function taskTable(queue, tasks) {
     ["Attempt", (task) => count(task.attempt), "number"],
     ["Taken away", (task) => count(task.bounces), "number"],
     ["Left", (task) => duration(task.ttl_ms), "number"],
-    ["Last error", (task) => h("span", { class: "narrow-wrap" }, task.last_error || "–")],
+    ["Last error", (task) => (task.last_error ? h("span", { class: "narrow-wrap" }, task.last_error) : "–")],
     ["", (task) => [task.owner === null ? null : ofTask(queue, task, "Revoke", "POST", "/revoke", "It is taken from its owner at once, for others."),
       ofTask(queue, task, "Drop", "DELETE", "", "It is not wanted any more, whatever its state.")], "actions"],
   ], tasks, { empty: "No task is so." });

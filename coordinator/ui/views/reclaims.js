@@ -32,7 +32,7 @@ export default {
         ["Attempt", (item) => count(item.attempt), "number"],
         ["Since", (item) => duration(item.age_ms), "number"],
         ["Worker", (item) => (item.worker === null ? "–" : named(item.worker))],
-        ["Last error", (item) => h("span", { class: "narrow-wrap" }, item.last_error || "–")],
+        ["Last error", (item) => (item.last_error ? h("span", { class: "narrow-wrap" }, item.last_error) : "–")],
       ], items, { empty: "No clean-up is so." }),
     });
   },

@@ -18,7 +18,7 @@ export default {
       path: "/api/v1/tombstones", items: "tombstones", wanted: 25,
       draw: (found) => table(null, [
         ["Resource", (each) => named(each.resource_id)],
-        ["Since", (each) => duration(each.age_ms), "number"],
+        ["Dead for", (each) => duration(each.age_ms), "number"],
         ["Waits for", (each) => [plural(each.waiting, "holder"), h("span", { class: "sub" }, each.waiting_for.slice(0, 3).map((name, place) => [place ? ", " : "", named(name)]))]],
         ["Revision", (each) => count(each.revision), "number"],
       ], found, { empty: "No tombstone stands: nothing dead is waited for." }),
@@ -41,9 +41,9 @@ function summary() {
   const copies = feed.telemetry?.copies;
   if (!copies) return h("p", { class: "empty" }, "Asking the node …");
   return facts([
-    ["Stand", `${plural(copies.tombstones, "tombstone")}, ${bytes(copies.tombstone_bytes)}, the oldest since ${duration(copies.oldest_ms)}`],
+    ["Stand", copies.tombstones ? `${plural(copies.tombstones, "tombstone")}, ${bytes(copies.tombstone_bytes)}, the oldest for ${duration(copies.oldest_ms)}` : "none"],
     ["Ever", `${count(copies.created)} made, ${count(copies.purged)} done with, ${count(copies.refused)} requests of the dead refused by this node`],
-    ["Holders", `${count(copies.holders)}, the furthest behind by ${plural(copies.furthest_behind, "revision")}`],
+    ["Holders", copies.holders ? `${count(copies.holders)}, the furthest behind by ${plural(copies.furthest_behind, "revision")}` : "none"],
   ]);
 }
 

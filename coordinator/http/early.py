@@ -1,0 +1,67 @@
+"""What connections have in memory that no body counts: bytes that came before their turn, and answers not yet taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from aiohttp import web
+
+from coordinator.clientlimits import EARLY_BYTES
+
+
+class Holder(Protocol):
+    def cut_off(self) -> None:
+        """It is too much: this connection ends now, whatever it still had to be sent."""
+
+
+class Early:
+    """Of all connections together. A request that waits for a lock waits for minutes, and what is sent behind it is in
+    memory all that time; no body counts it, because nobody has looked at it yet."""
+
+    def __init__(self, most: int = EARLY_BYTES) -> None:
+        self._most = most
+        self._of: dict[Holder, int] = {}
+        self.held = 0
+
+    def note(self, connection: Holder, size: int) -> None:
+        """It has so much of it now. If that makes it too much, those that have most go, and among equals the last one:
+        or whoever fills it would have everybody else cut off that sends a request in two pieces."""
+        self.held += size - self._of.pop(connection, 0)
+        if size:
+            self._of[connection] = size
+        while self.held > self._most:
+            greediest = max(reversed(self._of), key=self._of.__getitem__)
+            self.held -= self._of.pop(greediest)
+            greediest.cut_off()
+
+
+class Passed:
+    """Of one connection, what came before its turn and is aiohttp's already. It stays until the last request that came
+    with it is answered: where among them the bytes are, aiohttp does not tell."""
+
+    def __init__(self) -> None:
+        self._of: deque[int] = deque()
+        """By request: the bytes that are done with when it is answered."""
+        self._rest = 0
+        """Those of a request whose head is not complete yet."""
+
+    @property
+    def size(self) -> int:
+        return sum(self._of) + self._rest
+
+    def add(self, size: int, requests: int) -> None:
+        self._rest += size
+        self._of.extend([0] * requests)
+        if self._of:
+            self._of[-1] += self._rest
+            self._rest = 0
+
+    def answered(self) -> None:
+        if self._of:
+            self._of.popleft()
+
+
+EARLY = web.AppKey("early", Early)
+UNTAKEN = web.AppKey("untaken", Early)
+"""The same of answers: what a client does not take of one is in memory until it is cut off for that."""

@@ -1,0 +1,208 @@
+"""Members that join: a client goes on with them when none of those it was given is there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from coordinator.cli import main
+from coordinator.client import Client
+from tests.cli.processes import REPOSITORY
+from tests.client.nodes import TIMING, Nodes, nodes
+from tests.client.running import run
+from tests.client.scripted import Asked, Reply, Scripted, ok, scripted
+from tests.ports import free_address
+from tests.waiting import until
+
+TTL = 10.0
+
+
+@contextlib.contextmanager
+def joining(directory: Path, name: str) -> Iterator[tuple[str, str]]:
+    """A node that is no member yet, at these addresses."""
+    http, peer = free_address(), free_address()
+    config = directory / f"{name}.toml"
+    text = (directory / "n1.toml").read_text().split("[[members]]")[0].split("[timing]")[0]
+    told = {"node_id": name, "data_dir": name, "http": http, "peer": peer}
+    kept = [line for line in text.splitlines() if line.partition("=")[0].strip() not in told]
+    config.write_text("\n".join([*kept, *(f'{key} = "{value}"' for key, value in told.items())]) + TIMING)
+    command = [sys.executable, "-m", "coordinator.cli", "node", "--config", str(config), "--parent", str(os.getpid())]
+    with open(directory / f"{name}.log", "wb") as log:
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+    try:
+        yield http, peer
+    finally:
+        process.kill()
+        process.wait(timeout=90)
+
+
+def test_a_client_outlives_all_the_nodes_it_was_given(tmp_path: Path) -> None:
+    """Each is replaced in its turn, and stopped. A lock is held through all of it, and calls are made all the time."""
+
+    async def scenario(cluster: Nodes, stack: contextlib.ExitStack) -> None:
+        async with Client(cluster.endpoints, timeout=30.0) as client, client.lock("members/held", TTL) as held:
+            calls, going = 0, True
+
+            async def work() -> None:
+                nonlocal calls
+                while going:
+                    async with client.lock("members/work", TTL, wait=30):
+                        calls += 1
+
+            working = asyncio.ensure_future(work())
+            asked = cluster.endpoints[0]
+            new = {f"n{number}": stack.enter_context(joining(tmp_path, f"n{number}")) for number in (4, 5, 6)}
+            for name, (fresh, (http, peer)) in zip(cluster.names, new.items(), strict=True):
+                command = ["member", "replace", name, fresh, "--peer", peer, "--http", http]
+                said = io.StringIO()
+                with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                    code = await asyncio.to_thread(main, [*command, "--endpoint", asked.removeprefix("http://")])
+                assert code == 0, said.getvalue()
+                asked = f"http://{http}"
+                cluster.send(name, signal.SIGTERM)
+                await cluster.ended(name)
+                before = calls
+                await until(lambda before=before: calls > before + 5, "work to go on")
+                held.check()
+            client.calls.members.unreached()  # as when it meets the last one: else it looks within half a minute
+            now = [f"http://{http}" for http, _ in new.values()]
+            await until(lambda: set(client.calls.endpoints[:3]) == set(now), "the last to be learned")
+            going = False
+            await working
+            assert client.calls.endpoints[3:] == cluster.endpoints  # what was given is not forgotten
+            print(f"\n{calls} locks while three members were replaced by three others; held throughout: {held.token}")
+
+    with nodes(tmp_path) as cluster, contextlib.ExitStack() as stack:
+        run(lambda: scenario(cluster, stack))
+
+
+# --- what is learned, and what is not ---------------------------------------------------------------------------------
+
+
+class Town:
+    """Nodes that answer as told, and tell of each other."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.cluster_id, self.revision = "c", 5
+
+    def view(self, **more: Any) -> dict[str, Any]:
+        members = [{"id": name, "http": address} for name, address in self.told.items()]
+        return {"cluster_id": self.cluster_id, "revision": self.revision, "members": members, **more}
+
+    def reply(self, **more: Any) -> Reply:
+        async def reply(asked: Asked) -> web.Response | None:
+            return ok(self.view(**more) if asked.path == "/cluster" else {}, X_Holdfast_Leader="a")
+
+        return reply
+
+
+@contextlib.asynccontextmanager
+async def town(*others: dict[str, Any]) -> AsyncIterator[tuple[Town, Scripted, list[Scripted]]]:
+    """One node that is given, and others that it tells of."""
+    made = Town()
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(scripted(made.reply()))
+        rest = [await stack.enter_async_context(scripted(made.reply(**more))) for more in others]
+        made.told = {name: node.address for name, node in zip("abcdef", [first, *rest], strict=False)}
+        yield made, first, rest
+
+
+async def looked(client: Client, node: Scripted, times: int = 1) -> None:
+    """It has asked for the members so often, and thought about it."""
+    client.calls.members._due = 0.0
+    await client.call("GET", "/thing")
+    await until(lambda: len(node.of("/cluster")) >= times, "the members to be asked for")
+    learning = client.calls.members._learning
+    assert learning is not None
+    await learning
+
+
+def test_one_node_is_enough_to_learn_of_the_others() -> None:
+    async def scenario() -> None:
+        async with town({}, {}) as (_, first, (second, third)), Client(first.address) as client:
+            await looked(client, first)
+            found = {f"http://{node.address}" for node in (first, second, third)}
+            assert set(client.calls.endpoints) == found and client.calls.endpoints[0] == f"http://{first.address}"
+            assert client.calls.current == f"http://{first.address}"  # it leads
+            client.calls.move_on()
+            await client.call("GET", "/other")
+            assert len(first.of("/other")) == 0
+
+    run(scenario)
+
+
+def test_what_nobody_answers_at_and_another_cluster_are_never_asked() -> None:
+    async def scenario() -> None:
+        async with town({"cluster_id": "another"}) as (told, first, (stranger,)), Client(first.address) as client:
+            told.told |= {"x": "127.0.0.1:1", "y": "no-such-host.invalid:7101", "z": "nonsense", "e": ""}
+            await looked(client, first)
+            assert client.calls.endpoints == [f"http://{first.address}"]
+            for _ in range(5):
+                await client.call("POST", "/thing")
+            assert not stranger.of("/thing") and len(first.of("/thing")) >= 5
+
+    run(scenario)
+
+
+def test_who_comes_by_another_way_learns_nothing() -> None:
+    """None of the addresses is one that it was given: they are for others."""
+
+    async def scenario() -> None:
+        async with town({}) as (told, first, (second,)), Client(first.address) as client:
+            told.told["a"] = "inside:7101"
+            await looked(client, first)
+            assert client.calls.endpoints == [f"http://{first.address}"] and not second.asked
+
+    run(scenario)
+
+
+def test_it_can_be_switched_off() -> None:
+    async def scenario() -> None:
+        async with town({}) as (_, first, (second,)), Client(first.address, follow_members=False) as client:
+            for _ in range(5):
+                await client.call("GET", "/thing")
+            assert client.calls.endpoints == [f"http://{first.address}"]
+            assert not first.of("/cluster") and not second.asked
+
+    run(scenario)
+
+
+def test_a_node_that_is_behind_unmakes_nothing() -> None:
+    async def scenario() -> None:
+        async with town({}) as (told, first, (second,)), Client(first.address) as client:
+            await looked(client, first)
+            both = [f"http://{first.address}", f"http://{second.address}"]
+            assert client.calls.endpoints == both
+            del told.told["b"]
+            told.revision -= 1
+            await looked(client, first, 2)
+            assert client.calls.endpoints == both
+            told.revision += 2
+            await looked(client, first, 3)
+            assert client.calls.endpoints == both[:1]  # it has left
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("said", [{"members": None}, {"members": [{}]}, {"members": "abc"}, {"revision": "x"}])
+def test_nonsense_is_no_harm(said: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with town() as (told, first, _), Client(first.address) as client:
+            first.reply = told.reply(**said)
+            await looked(client, first)
+            await client.call("GET", "/thing")
+            assert client.calls.endpoints == [f"http://{first.address}"]
+
+    run(scenario)
