@@ -54,6 +54,8 @@ class Watcher(asyncio.Protocol):
         if found:
             self._crowd.saw(self.seen, found)
             self.seen += found
+        if b"event: end\n" in data:
+            self._crowd.left()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.left()

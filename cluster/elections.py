@@ -88,7 +88,12 @@ class Elections:
 
         The library forgets a leader when it begins an election, which a node without a majority never does (pre-vote).
         """
-        return not self._engine.is_leader and self._clock.now() > self._heard_at + _SILENT * self._timing.election_max
+        return self.leaderless > _SILENT * self._timing.election_max
+
+    @property
+    def leaderless(self) -> float:
+        """Seconds since a leader was heard; this node may be one."""
+        return 0.0 if self._engine.is_leader else self._clock.now() - self._heard_at
 
     @property
     def withholding(self) -> bool:
@@ -131,7 +136,7 @@ class Elections:
         """
         engine, now = self._engine, self._clock.now()
         if engine.is_leader:
-            self._was_leader = True
+            self._was_leader, self._heard_at = True, now
             return False
         if self._was_leader:
             # The library leaves the deadline of long ago behind when a leader steps down.

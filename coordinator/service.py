@@ -359,6 +359,9 @@ class Service:
         """A leader under its lease has everything; a node that never heard of one has an age beyond any bound."""
         return math.ceil(min(max(self.host.node.staleness(), 0.0), 1e9) * 1000)
 
+    def leaderless_s(self) -> float:
+        return self.host.node.leaderless()
+
     async def drain(self, timeout: float) -> None:
         """Before the node ends: waiting requests are answered and leave their queues, watches end."""
         self.hub.stop()

@@ -224,8 +224,8 @@ class Watch:
         self.caught_up_to = after[0]
         self.allowed: Callable[[], bool] = lambda: True
         """Whether the reader may still be told anything."""
-        self.staleness_ms: Callable[[], int] = lambda: 0
-        """How old what is told here may be."""
+        self.leaderless_s: Callable[[], float] = lambda: 0.0
+        """How long no leader was heard here: as long, nothing may have been told."""
 
     def wake(self) -> None:
         self._news.set()

@@ -33,7 +33,7 @@ SLOW_S = 10.0
 """A reader that takes nothing for so long, with its buffers full, is cut off."""
 COMMENT_S = 15.0
 """Something is sent at least this often, so that both sides notice a dead connection."""
-BEHIND_MS = 10_000
+BEHIND_S = 10.0
 """A node that has heard of no leader for so long may be the only one that has not, or no member any more: a reader
 that has waited here for as long is sent to another."""
 EVENTS_AT_ONCE = 200
@@ -70,7 +70,7 @@ async def watch(call: Call) -> web.StreamResponse:
     watching = hub.watch(wanted, await _start(call))
     if call.caller is not None:
         watching.allowed = partial(call.caller.stands, call.service)
-    watching.staleness_ms = call.service.staleness_ms
+    watching.leaderless_s = call.service.leaderless_s
     try:
         first = watching.read()
         if isinstance(first, Compacted):
@@ -170,7 +170,7 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
             told_at = loop.time()
         if hub.stopping:
             raise Cut("stopping")
-        if loop.time() - began_at >= BEHIND_MS / 1000 and watching.staleness_ms() >= BEHIND_MS:
+        if min(loop.time() - began_at, watching.leaderless_s()) >= BEHIND_S:
             raise Cut("behind")
         if loop.time() - told_at >= silent_s:
             revision = watching.caught_up_to

@@ -191,13 +191,12 @@ def test_a_stopping_node_says_so() -> None:
 
 def test_a_node_that_hears_of_no_leader_sends_its_readers_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the only one: cut off, or removed without having heard of it. Then nothing would ever be told here."""
-    monkeypatch.setattr(watch, "BEHIND_MS", 300)
+    monkeypatch.setattr(watch, "BEHIND_S", 0.3)
 
     async def run(host: LoneHost, client: Client) -> None:
-        host.lease = True
         async with client.get(WATCH + "?progress_ms=100", headers=SSE) as streamed:
             assert [told["event"] for told in await sse(streamed, 6)] == ["progress"] * 6
-            host.lease = False
+            host.leaderless_s = 0.3
             told = await sse(streamed, 1)
             while told[0]["event"] == "progress":
                 told = await sse(streamed, 1)

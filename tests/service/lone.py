@@ -35,6 +35,7 @@ class LoneHost(ScriptedHost):
         self.proposed: list[bytes] = []
         self.reads = 0
         self.staleness_s = 5.0
+        self.leaderless_s = 0.0
         self.lease = False
         host = self
 
@@ -53,6 +54,7 @@ class LoneHost(ScriptedHost):
             clock=SimpleNamespace(now=lambda: 0.0),
             proposer=SimpleNamespace(queued_commands=0),
             staleness=lambda: 0.0 if host.lease else host.staleness_s,
+            leaderless=lambda: host.leaderless_s,
         )
 
     def apply(self, *commands: bytes) -> list[Any]:
