@@ -3,19 +3,22 @@
 Only then: a provider that hears the cluster cleans up as the cluster says. Cut off from it and over its budget, it
 frees its oldest files: never one that a pattern protects or that is pinned, never one that was leased when the cluster
 was last heard (its holder may have renewed since), never one that changed a moment ago. What it frees is in a journal
-before it is gone. When the cluster is heard again it is told: `DELETE /resources/{id}` has the resource reclaimed there
-too. One that is in use there is not forced: the report says so, and the provider knows what its holders get.
+before it is gone, and room for the journal is kept while there is some. When the cluster is heard again it is told:
+`DELETE /resources/{id}` has the resource reclaimed there too. One that is in use there is not forced: the report says
+so, and the provider knows what its holders get.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fnmatch
 import json
+import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +33,13 @@ if TYPE_CHECKING:
 
 MAX_FILES = 1_000
 MIN_AGE_S = 60.0
+ROOM_BYTES = 1 << 20
+"""Kept for the journal beside it, for a disk that is full: the lines of some thousand files."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 Told = Literal["reclaiming", "unknown", "in_use", "refused", "there"]
 """`there`: the file is, so there is nothing to tell; it was written anew, or could not be freed after all."""
+
+_log = logging.getLogger("holdfast.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class SafetyValve:
     ) -> None:
         self._directory, self._budget_bytes = Path(directory), budget_bytes
         self._journal = Path(journal).absolute()
+        self._room = self._journal.with_name(self._journal.name + ".room")
         self._protected, self._pinned, self._verifier = tuple(protected), pinned, verifier
         self._resource_id, self._min_age_s, self._max_files, self._dry_run = resource_id, min_age, max_files, dry_run
 
@@ -92,6 +101,7 @@ class SafetyValve:
 
     def relieve(self) -> Relief:
         """Frees until the directory is within its budget. For when the cluster cannot be asked; `run` sees to that."""
+        self._keep_room()
         files = sorted(self._files(), key=lambda file: file.changed)
         over = sum(file.size_bytes for file in files) - self._budget_bytes
         freed: list[Freed] = []
@@ -111,7 +121,7 @@ class SafetyValve:
                     found = path.lstat()
                 except FileNotFoundError:
                     continue
-                if stat.S_ISREG(found.st_mode) and path.absolute() != self._journal:
+                if stat.S_ISREG(found.st_mode) and path.absolute() not in (self._journal, self._room):
                     relative = path.relative_to(self._directory).as_posix()
                     yield _File(path, relative, found.st_size, found.st_mtime, found.st_ino)
 
@@ -144,8 +154,28 @@ class SafetyValve:
 
     # --- the journal --------------------------------------------------------------------------------------------------
 
-    def _write(self, records: Iterable[dict[str, Any]]) -> None:
-        """On disk when this returns. A last line that a crash left half is ended, not continued."""
+    def _keep_room(self) -> None:
+        if self._dry_run or self._room.exists():
+            return
+        try:
+            with open(self._room, "xb") as file:
+                os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        except OSError as error:
+            self._room.unlink(missing_ok=True)
+            _log.warning("no room can be kept for %s: %s", self._journal, error)
+
+    def _write(self, records: Sequence[dict[str, Any]]) -> None:
+        """On disk when this returns."""
+        try:
+            self._append(records)
+        except OSError as error:
+            if error.errno not in _FULL or not self._room.exists():
+                raise
+            self._room.unlink()
+            self._append(records)
+
+    def _append(self, records: Sequence[dict[str, Any]]) -> None:
+        """A last line that was left half, by a crash or a full disk, is ended, not continued."""
         is_new = not self._journal.exists()
         with open(self._journal, "a+b") as file:
             if file.tell() > 0:
@@ -211,15 +241,21 @@ class SafetyValve:
     ) -> None:
         """Until cancelled. `patience`: how long the cluster must have been silent before anything is freed."""
         heard = time.monotonic()
+        await asyncio.to_thread(self._keep_room)
         while True:
+            reported, relief = [], Relief((), 0, 0)
             try:
-                await revision(client)
-                heard = time.monotonic()
-                if (reported := await self.report(client)) and on_report is not None:
-                    on_report(reported)
-            except HoldfastError:
-                if time.monotonic() - heard >= patience:
-                    relief = await asyncio.to_thread(self.relieve)
-                    if on_relief is not None and (relief.freed or relief.short_bytes):
-                        on_relief(relief)
+                try:
+                    await revision(client)
+                    heard = time.monotonic()
+                    reported = await self.report(client)
+                except HoldfastError:
+                    if time.monotonic() - heard >= patience:
+                        relief = await asyncio.to_thread(self.relieve)
+            except OSError as error:
+                _log.error("the safety valve of %s: %s; it is tried again", self._directory, error)
+            if reported and on_report is not None:
+                on_report(reported)
+            if on_relief is not None and (relief.freed or relief.short_bytes):
+                on_relief(relief)
             await asyncio.sleep(every)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.client import Client
-from coordinator.client.valve import Freed, Relief, SafetyValve
+from coordinator.client.valve import ROOM_BYTES, Freed, Relief, SafetyValve
 from coordinator.client.verifier import LeaseVerifier
 from tests.client.gate import Gate
 from tests.waiting import until
@@ -33,7 +36,7 @@ def fill(path: Path, age: int) -> None:
 
 
 def left(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.rglob("*") if path.is_file())
+    return sorted(path.name for path in directory.rglob("*") if path.is_file() and path.suffix != ".room")
 
 
 def test_the_oldest_go_until_it_fits_and_the_journal_says_so(cache: Path, tmp_path: Path) -> None:
@@ -134,3 +137,43 @@ def test_cut_off_it_frees_what_is_not_leased_and_reports_when_contact_returns(
 async def acquire(client: Client, resource_id: str) -> None:
     body = {"resource_id": resource_id, "client_id": "reader", "lease_duration_ms": 60_000}
     await client.call("POST", "/leases/acquire", body)
+
+
+def test_on_a_full_disk_the_journal_has_the_room_that_was_kept_for_it(cache: Path, monkeypatch: Any) -> None:
+    """That is when the valve is needed: nothing is freed that is not in the journal."""
+    valve, append = SafetyValve(cache, 3500, cache / "journal"), SafetyValve._append
+
+    def on_a_full_disk(valve: SafetyValve, records: Sequence[dict[str, Any]]) -> None:
+        if valve._room.exists():
+            with open(valve._journal, "ab") as file:
+                file.write(b'{"freed": {"pa')
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(valve, records)
+
+    monkeypatch.setattr(SafetyValve, "_append", on_a_full_disk)
+    relief = valve.relieve()
+    assert [one.path for one in relief.freed] == ["a", "b", "c"]
+    assert valve.unreported() == list(relief.freed)
+    valve.relieve()
+    assert valve._room.stat().st_blocks * 512 >= ROOM_BYTES, "room is kept again when there is some"
+
+
+def test_it_goes_on_when_its_journal_cannot_be_written(
+    endpoints: list[str], cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        journal, reliefs = tmp_path / "none" / "journal", list[Relief]()
+        valve = SafetyValve(cache, 3500, journal)
+        with Gate([each.removeprefix("http://") for each in endpoints]) as gate:
+            await asyncio.to_thread(gate.cut)
+            async with Client(gate.endpoints, timeout=0.2) as client:
+                running = asyncio.create_task(valve.run(client, every=0.1, patience=0.0, on_relief=reliefs.append))
+                await until(lambda: "it is tried again" in caplog.text, "the error to be told")
+                assert len(left(cache)) == 6, "nothing goes that is not in the journal"
+                journal.parent.mkdir()
+                await until(lambda: reliefs, "relief")
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+        assert left(cache) == ["d", "e", "f"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
