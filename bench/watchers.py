@@ -27,6 +27,8 @@ OPENED_AT_ONCE = 50
 TRICKLE, TRICKLE_S = 20, 0.1
 BURST = 100
 """Events of one entry of ours, and of one transaction of etcd, which takes no more than 128."""
+ENDED = b"event: end\n"
+"""A node of ours says so, with the reason."""
 DELIVERED_S = 60
 LEASE_MS = 120_000
 
@@ -49,13 +51,14 @@ class Watcher(asyncio.Protocol):
         if not self.began.done():
             self.began.set_result(None)
         whole = self._rest + data
+        if ENDED in whole:
+            # The connection is left to other requests.
+            self._crowd.left()
         found = whole.count(self._marker)
         self._rest = whole[-(len(self._marker) - 1) :]
         if found:
             self._crowd.saw(self.seen, found)
             self.seen += found
-        if b"event: end\n" in data:
-            self._crowd.left()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.left()

@@ -83,17 +83,17 @@ class Elections:
             self._withhold_until = max(self._withhold_until, self._clock.now() + self._timing.election_min)
 
     @property
+    def silence_s(self) -> float:
+        """For how long no leader was heard here; not at all on the leader, and since then on one that was it."""
+        return 0.0 if self._engine.is_leader else self._clock.now() - self._heard_at
+
+    @property
     def silent(self) -> bool:
         """Its leader was not heard for so long that another should have been elected: too few are there to do it.
 
         The library forgets a leader when it begins an election, which a node without a majority never does (pre-vote).
         """
-        return self.leaderless > _SILENT * self._timing.election_max
-
-    @property
-    def leaderless(self) -> float:
-        """Seconds since a leader was heard; this node may be one."""
-        return 0.0 if self._engine.is_leader else self._clock.now() - self._heard_at
+        return self.silence_s > _SILENT * self._timing.election_max
 
     @property
     def withholding(self) -> bool:

@@ -186,10 +186,6 @@ class ClusterNode:
         """Seconds: everything committed longer ago than this is applied here."""
         return 0.0 if self.reads.current else self.clock.now() - self.reads.fresh_as_of
 
-    def leaderless(self) -> float:
-        """Seconds since this node heard a leader: cut off, removed without having heard of it, or without a majority."""
-        return self.elections.leaderless
-
     def add_member(self, member: Member, timeout: float, done: Done) -> None:
         self.changes.add(member, timeout, contained(done, self.on_event))
         self.kick()

@@ -46,6 +46,9 @@ CANCEL_S = 30.0
 TIDY_MAX = 10_000
 """Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
 
+FRESH_MS, LOOK_S = 1_000, 1.0
+"""A node that was up to date so lately need not ask its leader before it tells how old its state is; who is asked has
+so long to answer."""
 CLAIMS_AT_ONCE = 16
 """Of the workers that one ready clean-up wakes, so many ask for it; the others see that it is gone."""
 SEARCHES_AT_ONCE = 2
@@ -359,8 +362,13 @@ class Service:
         """A leader under its lease has everything; a node that never heard of one has an age beyond any bound."""
         return math.ceil(min(max(self.host.node.staleness(), 0.0), 1e9) * 1000)
 
-    def leaderless_s(self) -> float:
-        return self.host.node.leaderless()
+    async def look_at_leader(self) -> None:
+        """So that the staleness told next is what it could be at best: a node that nobody reads from does not know."""
+        await self.read("bounded", FRESH_MS, LOOK_S)
+
+    def silence_s(self) -> float:
+        """For how long no leader was heard here. A node whose state nobody has read for long is not silent for that."""
+        return float(self.host.node.elections.silence_s)
 
     async def drain(self, timeout: float) -> None:
         """Before the node ends: waiting requests are answered and leave their queues, watches end."""

@@ -224,8 +224,8 @@ class Watch:
         self.caught_up_to = after[0]
         self.allowed: Callable[[], bool] = lambda: True
         """Whether the reader may still be told anything."""
-        self.leaderless_s: Callable[[], float] = lambda: 0.0
-        """How long no leader was heard here: as long, nothing may have been told."""
+        self.silence_s: Callable[[], float] = lambda: 0.0
+        """For how long the node has heard of no leader."""
 
     def wake(self) -> None:
         self._news.set()

@@ -64,6 +64,7 @@ class Portions(LoadScopeScheduling):
         return f"{directory} {zlib.crc32(file.encode()) % SHARED[directory]}"
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None]) -> LoadScopeScheduling:
     return Portions(config, log)
 

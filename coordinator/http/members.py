@@ -29,6 +29,7 @@ async def get_member(call: Call) -> web.Response:
         raise ApiError(503, "not_ready", node.unready_reason() or "the node is not ready", outcome="retry")
     if wanted == node.node_id:
         disk = None if node.data_dir is None else await asyncio.to_thread(_disk, node.data_dir)
+        await call.service.look_at_leader()
         return call.answer(_account(call, node.host, disk))
     member = next((each for each in node.host.status().members if each.id == wanted), None)
     if member is None:

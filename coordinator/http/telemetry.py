@@ -28,6 +28,7 @@ async def telemetry(call: Call) -> web.Response:
 
 
 async def metrics(call: Call) -> web.Response:
+    await call.service.look_at_leader()
     registry = CollectorRegistry()
     registry.register(_Numbers(call.service))
     return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})

@@ -70,7 +70,7 @@ async def watch(call: Call) -> web.StreamResponse:
     watching = hub.watch(wanted, await _start(call))
     if call.caller is not None:
         watching.allowed = partial(call.caller.stands, call.service)
-    watching.leaderless_s = call.service.leaderless_s
+    watching.silence_s = call.service.silence_s
     try:
         first = watching.read()
         if isinstance(first, Compacted):
@@ -170,7 +170,7 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
             told_at = loop.time()
         if hub.stopping:
             raise Cut("stopping")
-        if min(loop.time() - began_at, watching.leaderless_s()) >= BEHIND_S:
+        if min(loop.time() - began_at, watching.silence_s()) >= BEHIND_S:
             raise Cut("behind")
         if loop.time() - told_at >= silent_s:
             revision = watching.caught_up_to

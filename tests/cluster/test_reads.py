@@ -53,3 +53,20 @@ def test_a_question_of_one_who_was_not_let_in_is_not_answered() -> None:
     world.call("n1", lambda: leader.inbox.answer_at_once("n2", question))
     assert not leader.inbox.answer_at_once("n2", question)
     assert not [message for _, message in leader.outbox._messages if message["type"] == "read_index_reply"]
+
+
+# --- who is heard -----------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_is_as_silent_as_its_leader_and_a_former_leader_since_it_was_one() -> None:
+    world = begun(1)
+    world.run(20)
+    silences = [world.node(name).elections.silence_s for name in ("n1", "n2", "n3")]
+    assert silences[0] == 0.0 and max(silences) < 1.0, "nobody reads, and all of them hear their leader"
+    world.isolate("n1")
+    world.reach(lambda: not world.node("n1").engine.is_leader, 10)
+    assert world.node("n1").elections.silence_s < 1.0, "it led until just now"
+    world.run(20)
+    assert world.node("n1").elections.silence_s > 15
+    assert min(world.node(name).elections.silence_s for name in ("n2", "n3")) == 0.0, "one of them leads"
+    assert max(world.node(name).elections.silence_s for name in ("n2", "n3")) < 1.0

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from cluster.ports import Denied
 from coordinator.http.app import build_app
 from coordinator.http.ports import NodeView
 from coordinator.machine import commands as c
@@ -65,5 +66,32 @@ def test_the_clock_is_told_against_the_wall() -> None:
             host.run()
             moved = (await figures(client))[name] - before
             assert 3_500 < moved < 3_601
+
+    asyncio.run(run())
+
+
+def test_a_node_that_nobody_reads_from_is_not_said_to_be_old() -> None:
+    """How old its state may be it learns from its leader; one that has none tells how long ago that was."""
+
+    class Follower(LoneHost):
+        led = True
+
+        async def read_index(self, timeout: float) -> int | Denied:
+            if not self.led:
+                return Denied("no_leader", "m")
+            self.staleness_s = 0.0
+            return await super().read_index(timeout)
+
+    async def run() -> None:
+        host = Follower()
+        service, view = service_of(host), NodeView("n1")
+        view.mark_running(host, service)
+        async with TestClient(TestServer(build_app(view))) as client:
+            for host.led, told_s in ((True, 0.0), (False, 90.0)):
+                host.staleness_s = 90.0
+                assert (await figures(client))["holdfast_staleness_seconds"] == told_s
+                host.staleness_s = 90.0
+                account = await (await client.get("/api/v1/cluster/members/n1")).json()
+                assert account["staleness_ms"] == told_s * 1_000
 
     asyncio.run(run())

@@ -194,9 +194,11 @@ def test_a_node_that_hears_of_no_leader_sends_its_readers_to_another(monkeypatch
     monkeypatch.setattr(watch, "BEHIND_S", 0.3)
 
     async def run(host: LoneHost, client: Client) -> None:
+        # It follows, and nobody has read its state for long: that is no reason.
+        host.staleness_s = 1e9
         async with client.get(WATCH + "?progress_ms=100", headers=SSE) as streamed:
             assert [told["event"] for told in await sse(streamed, 6)] == ["progress"] * 6
-            host.leaderless_s = 0.3
+            host.silence_s = 0.3
             told = await sse(streamed, 1)
             while told[0]["event"] == "progress":
                 told = await sse(streamed, 1)

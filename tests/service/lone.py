@@ -22,6 +22,15 @@ from coordinator.telemetry import Telemetry
 from tests.http.scripted import Client, ScriptedHost
 
 
+class _Elections:
+    def __init__(self, host: LoneHost) -> None:
+        self._host = host
+
+    @property
+    def silence_s(self) -> float:
+        return self._host.silence_s
+
+
 class LoneHost(ScriptedHost):
     """`gate`: proposals wait for it, if set. `outcomes`: answers given first, in the place of applying."""
 
@@ -35,7 +44,7 @@ class LoneHost(ScriptedHost):
         self.proposed: list[bytes] = []
         self.reads = 0
         self.staleness_s = 5.0
-        self.leaderless_s = 0.0
+        self.silence_s = 0.0
         self.lease = False
         host = self
 
@@ -54,7 +63,7 @@ class LoneHost(ScriptedHost):
             clock=SimpleNamespace(now=lambda: 0.0),
             proposer=SimpleNamespace(queued_commands=0),
             staleness=lambda: 0.0 if host.lease else host.staleness_s,
-            leaderless=lambda: host.leaderless_s,
+            elections=_Elections(host),
         )
 
     def apply(self, *commands: bytes) -> list[Any]:
