@@ -227,6 +227,11 @@ class Watch:
         self.silence_s: Callable[[], float] = lambda: 0.0
         """For how long the node has heard of no leader."""
 
+    def begin_after(self, place: Place) -> None:
+        """Of a watch that nothing was read from yet."""
+        self._place = place
+        self.caught_up_to = place[0]
+
     def wake(self) -> None:
         self._news.set()
 

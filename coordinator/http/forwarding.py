@@ -86,7 +86,7 @@ async def _passed_on(request: Request, member: MemberView, timeout_s: float) -> 
         headers |= _on_behalf(request)
     async with request.app[CLIENT].request(
         request.method,
-        f"{'http' if tls is None else 'https'}://{member.http}{request.raw_path}",
+        f"{'http' if tls is None else 'https'}://{member.http}{_path_of(request)}",
         data=body,
         headers={**headers, FORWARDED: "1"},
         ssl=True if tls is None else tls.calling,
@@ -95,6 +95,12 @@ async def _passed_on(request: Request, member: MemberView, timeout_s: float) -> 
     ) as answer:
         kept = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
         return web.Response(body=await _body_of(answer), status=answer.status, headers=kept)
+
+
+def _path_of(request: Request) -> str:
+    """With its query; also of one that names a host before it, as proxies are asked."""
+    raw = request.raw_path
+    return raw if raw.startswith("/") else "/" + raw.partition("://")[2].partition("/")[2]
 
 
 async def _body_of(answer: aiohttp.ClientResponse) -> bytes:

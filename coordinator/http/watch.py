@@ -67,11 +67,14 @@ async def watch(call: Call) -> web.StreamResponse:
     _refuse_more(hub, namespace)
     sources, knows = (("",), None) if call.caller is None else shown_events(call.caller.token, namespace)
     wanted = Filter(namespace, query["prefix"], frozenset(query["kinds"] or ()), query["owner"], sources, knows)
-    watching = hub.watch(wanted, await _start(call))
+    watching = hub.watch(wanted)  # before anything is waited for: else all that come meanwhile would find room
     if call.caller is not None:
         watching.allowed = partial(call.caller.stands, call.service)
     watching.silence_s = call.service.silence_s
     try:
+        place = await _start(call)
+        if place is not None:
+            watching.begin_after(place)
         first = watching.read()
         if isinstance(first, Compacted):
             raise _compacted(first)

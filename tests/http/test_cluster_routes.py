@@ -276,6 +276,23 @@ def test_a_follower_forwards_to_the_leader_once() -> None:
     assert leader_host.calls[0][2] == 0.7
 
 
+def test_a_follower_forwards_what_names_its_host_in_the_first_line_as_well() -> None:
+    """As whoever takes it for a proxy asks. It is answered by a node of this cluster, whatever host is named."""
+    leader_host = ScriptedHost(node_id="n2", leader="n2")
+
+    async def run() -> None:
+        async with serving(leader_host) as leader, serving(follower_of(f"{leader.host}:{leader.port}")) as follower:
+            for host in (f"{follower.host}:{follower.port}", "elsewhere.invalid"):
+                reader, writer = await asyncio.open_connection(follower.host, follower.port)
+                first = f"POST http://{host}/api/v1/cluster/transfer?timeout_ms=700 HTTP/1.1"
+                writer.write(f"{first}\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+                writer.close()
+
+    asyncio.run(run())
+    assert leader_host.calls == [("transfer", None, 0.7)] * 2
+
+
 def test_two_nodes_that_take_each_other_for_the_leader_do_not_loop() -> None:
     async def run() -> None:
         one, two = follower_of("-"), ScriptedHost(node_id="n2", leader="n1")

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from cluster.ports import Denied
+from coordinator.clientlimits import WATCHES_PER_NAMESPACE
 from coordinator.http import watch
 from coordinator.machine import commands as c
 from coordinator.machine.events import Compacted, EventRing
@@ -263,6 +264,44 @@ def test_a_long_backlog_is_read_in_pieces_and_whole() -> None:
             assert keys(await sse(answer, 1)) == [("lease_acquired", f"r{3 * EVENTS_A_READ - 1}")]
 
     scenario(run)
+
+
+def test_watches_that_wait_for_a_node_to_catch_up_have_their_places() -> None:
+    """As many as came meanwhile would be open at once."""
+
+    class Behind(LoneHost):
+        def __init__(self) -> None:
+            super().__init__()
+            self.caught_up = asyncio.Event()
+
+        async def read_index(self, timeout: float) -> int | Denied:
+            self.reads += 1
+            await self.caught_up.wait()
+            return self.applied
+
+    host = Behind()
+
+    async def run(_: LoneHost, client: Client) -> None:
+        hub = host.replica.hub
+        kept = [hub.watch(Filter("default")) for _ in range(WATCHES_PER_NAMESPACE - 1)]
+        last = asyncio.create_task(client.get(f"{WATCH}?from_revision=2", headers=SSE))
+        await until(lambda: host.reads == 1, "a watch that waits for the node")
+        for query in ("", "?from_revision=2"):
+            async with client.get(WATCH + query, headers=SSE) as answer:
+                assert answer.status == 429
+                assert (await answer.json())["error"]["code"] == "too_many_watches"
+        host.run(c.AcquireLease("r", "a", 60_000))
+        host.run(c.AcquireLease("s", "a", 60_000))
+        host.caught_up.set()
+        async with await last as answer:
+            assert answer.status == 200
+            assert keys(await sse(answer, 1)) == [("lease_acquired", "s")]
+        await until(lambda: hub.watches == len(kept), "a place that was given back")
+        async with client.get(f"{WATCH}?from_revision=9", headers=SSE) as answer:
+            assert answer.status == 400
+        assert hub.watches == len(kept), "one that does not begin has none"
+
+    scenario(run, host)
 
 
 @pytest.mark.parametrize("behind", [0, 5])
