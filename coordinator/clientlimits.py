@@ -120,12 +120,15 @@ class ClientLimits:
     """On all of the port; fewer if the process may not have so many descriptors."""
     connections_per_address: int = 12_288
     """Of one IPv4 address or one IPv6 network (/64)."""
+    grpc_connections: int = 4_096
+    """On all of the gRPC port, in the same way."""
     header_seconds: float = 10.0
-    """From the first byte of a request, or from the beginning of the connection, to the end of its headers."""
+    """From the first byte of a request, or from the beginning of the connection, to the end of its headers; of a
+    connection of gRPC, to the end of its hand-shake."""
     body_seconds: float = 30.0
     """From the end of the headers to the end of the body."""
     idle_seconds: float = 75.0
-    """Between two requests of a connection."""
+    """Between two requests of a connection, or two calls."""
     origins: str = ""
     """`https://host:port`, several with spaces between them."""
 
@@ -139,6 +142,8 @@ class ClientLimits:
                 "clients.connections_per_address must be at least 1 and at most clients.connections, "
                 "and that at most 1,000,000"
             )
+        if not 1 <= self.grpc_connections <= 1_000_000:
+            raise OptionsError("clients.grpc_connections must be between 1 and 1,000,000")
         for name in ("header_seconds", "body_seconds", "idle_seconds"):
             if not 0.1 <= getattr(self, name) <= 3_600:
                 raise OptionsError(f"clients.{name} must be between 0.1 and 3600 seconds")

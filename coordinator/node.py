@@ -19,6 +19,7 @@ from coordinator.config import NodeConfig
 from coordinator.events import log_event, start_log
 from coordinator.http.access import Gate
 from coordinator.http.app import build_app
+from coordinator.http.descriptors import affordable
 from coordinator.http.ports import NodeView
 from coordinator.http.server import HttpServer
 from coordinator.http.tls import NodeTls
@@ -94,14 +95,13 @@ class _Server(Protocol):
 
 def _servers(config: NodeConfig, view: NodeView) -> list[_Server]:
     listening = None if view.tls is None else view.tls.listening
-    servers: list[_Server] = [
-        HttpServer(build_app(view, limits=config.clients), config.http, listening, config.clients)
-    ]
+    limits = affordable(config.clients, grpc=config.grpc is not None)
+    servers: list[_Server] = [HttpServer(build_app(view, limits=limits), config.http, listening, limits)]
     if config.grpc is not None:
         # Only now: without this setting the extra need not be installed.
         from coordinator.rpc.server import RpcServer  # noqa: PLC0415
 
-        servers.append(RpcServer(view, config.grpc))
+        servers.append(RpcServer(view, config.grpc, limits))
     return servers
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import resource
 import socket
 import ssl
 from collections import Counter
@@ -20,9 +19,10 @@ from aiohttp import web
 
 from cluster.listener import SHORTAGE, bind_all
 from coordinator.addresses import place_of
-from coordinator.clientlimits import BACKLOG, DESCRIPTORS_KEPT, LOOK_S, SHORTAGE_PAUSE_S, ClientLimits
+from coordinator.clientlimits import BACKLOG, LOOK_S, SHORTAGE_PAUSE_S, ClientLimits
 from coordinator.events import log_event
 from coordinator.http.connection import Connection, plain_refusal
+from coordinator.http.descriptors import affordable
 from coordinator.http.errors import ApiError
 
 CROWDED = ApiError(
@@ -53,7 +53,7 @@ class Door:
 
     async def open(self, host: str, port: int) -> None:
         """OSError if the address cannot be had."""
-        self._most = _affordable(self._limits.connections)
+        self._most = affordable(self._limits).connections
         found = await self._loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for listening in bind_all(((family, where) for family, _, _, _, where in found), BACKLOG):
             self._start(self._accept_from(listening), listening)
@@ -164,19 +164,3 @@ class _Seat:
             del door._places[self._place]
         if self._connection is not None:
             door._connections.pop(self._connection, None)
-
-
-def _affordable(connections: int) -> int:
-    """How many the process has descriptors for, after asking for more of them; some are never given to clients."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + DESCRIPTORS_KEPT
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return connections
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        soft = allowed
-    affordable = min(connections, max(soft - DESCRIPTORS_KEPT, soft // 2))
-    if affordable < connections:
-        log_event("http_connections", {"level": "warning", "most": affordable, "wanted": connections, "nofile": soft})
-    return affordable

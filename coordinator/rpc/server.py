@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.clientlimits import CALLS_MAX, CALLS_PER_NAMESPACE, MESSAGE_BYTES_MAX, MESSAGE_S
+from coordinator.clientlimits import CALLS_MAX, CALLS_PER_NAMESPACE, MESSAGE_BYTES_MAX, MESSAGE_S, ClientLimits
 from coordinator.http.errors import ApiError, bad_request
 from coordinator.http.ports import NodeView
 from coordinator.http.tls import NodeTls
@@ -50,9 +50,16 @@ class RpcServer:
     kind = "grpc"
 
     def __init__(
-        self, node: NodeView, listen: str, *, calls_of_one: int = CALLS_PER_NAMESPACE, message_s: float = MESSAGE_S
+        self,
+        node: NodeView,
+        listen: str,
+        limits: ClientLimits | None = None,
+        *,
+        calls_of_one: int = CALLS_PER_NAMESPACE,
+        message_s: float = MESSAGE_S,
     ) -> None:
         self.listen = listen
+        self._limits = limits or ClientLimits()
         self._calls_of_one = calls_of_one
         self._message_s = message_s
         self._node = node
@@ -65,7 +72,7 @@ class RpcServer:
     async def start(self) -> None:
         """OSError when the address cannot be had."""
         # Made here: it belongs to the loop that runs.
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        self._server = grpc.aio.server(options=(*_OPTIONS, *_bounds(self._limits)), maximum_concurrent_rpcs=CALLS_MAX)
         handlers: dict[str, Unary] = {
             "AcquireLease": leases.acquire,
             "RenewLease": leases.renew,
@@ -152,6 +159,17 @@ class RpcServer:
                 await call.refuse(_bug(method))
 
         return grpc.stream_stream_rpc_method_handler(serve, **_codecs(method))
+
+
+def _bounds(limits: ClientLimits) -> tuple[tuple[str, int], ...]:
+    """Of connections. The library counts them for itself, and tells them apart by nothing."""
+    begin_ms = int(limits.header_seconds * 1000)
+    return (
+        ("grpc.max_allowed_incoming_connections", limits.grpc_connections),
+        ("grpc.server_handshake_timeout_ms", begin_ms),
+        ("grpc.http2.settings_timeout", begin_ms),
+        ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+    )
 
 
 def _certificates(tls: NodeTls) -> Any:

@@ -1,16 +1,20 @@
-"""What one caller can take of the gRPC port: calls that say nothing, calls that find nothing."""
+"""What one caller can take of the gRPC port: connections, calls that say nothing, calls that find nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
+from coordinator.clientlimits import DESCRIPTORS_KEPT, ClientLimits
 from coordinator.http.access import Gate
+from coordinator.http.descriptors import affordable
 from coordinator.http.ports import NodeView
 from coordinator.machine.accesscommands import CreateToken, Scope
 from coordinator.machine.commands import AcquireLease, PutNamespace
@@ -20,6 +24,7 @@ from coordinator.tokens import digest_of, new_id, new_token
 from tests.ports import free_port
 from tests.security.doorway import view_of
 from tests.service.lone import LoneHost
+from tests.waiting import until
 
 LIMIT_S = 60
 RENEW = f"/{PACKAGE}.DistributedGCService/RenewLease"
@@ -28,8 +33,8 @@ QUOTAS = (100, 100, 100, 100, 100_000)
 
 
 @asynccontextmanager
-async def served(view: NodeView, **bounds: Any) -> AsyncIterator[Any]:
-    listen = f"127.0.0.1:{free_port()}"
+async def served(view: NodeView, port: int | None = None, **bounds: Any) -> AsyncIterator[Any]:
+    listen = f"127.0.0.1:{port or free_port()}"
     server = RpcServer(view, listen, **bounds)
     await server.start()
     try:
@@ -55,6 +60,70 @@ def begun(channel: Any, path: str, *metadata: tuple[str, str]) -> Any:
 async def answer_of(call: Any, lease_id: str = "0000000000000001") -> Any:
     await call.write(CLASSES["RenewLeaseRequest"](lease_id=lease_id, client_id="c", extend_duration_ms=60_000))
     return await call.read()
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    """Returns when the node has closed this connection."""
+    with suppress(ConnectionError):
+        while await reader.read(1 << 10):
+            pass
+
+
+def test_connections_are_bounded() -> None:
+    async def scenario() -> None:
+        port = free_port()
+        async with served(view_of(LoneHost()), port, limits=ClientLimits(grpc_connections=2)) as channel:
+            kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for reader, _ in kept:
+                assert await reader.read(1), "both are spoken to"
+            crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+            for reader, _ in crowd:
+                await ended(reader)
+            assert await begun(channel, RENEW).code() is grpc.StatusCode.UNAVAILABLE
+            for _, writer in (*kept, *crowd):
+                writer.close()
+
+            async def let_in() -> bool:
+                await channel.channel_ready()
+                return not (await answer_of(begun(channel, RENEW))).success
+
+            await until(let_in, "a call on a place that was given back", LIMIT_S)
+
+    run(scenario)
+
+
+def test_connections_that_say_nothing_are_ended() -> None:
+    """Before their hand-shake, or after their calls."""
+
+    async def scenario() -> None:
+        port, limits = free_port(), ClientLimits(header_seconds=0.2, idle_seconds=0.2)
+        async with served(view_of(LoneHost()), port, limits=limits) as channel:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await ended(reader)
+            writer.close()
+            call = begun(channel, RENEW)
+            assert not (await answer_of(call)).success
+            await call.code()
+            assert channel.get_state() is grpc.ChannelConnectivity.READY
+            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+            assert not (await answer_of(begun(channel, RENEW))).success
+
+    run(scenario)
+
+
+def test_two_ports_share_the_descriptors_there_are() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        pytest.skip("there is no limit")
+    wanted = ClientLimits(connections=2 * hard, connections_per_address=1, grpc_connections=hard)
+    try:
+        both, alone = affordable(wanted, grpc=True), affordable(wanted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert both.connections + both.grpc_connections == alone.connections == hard - DESCRIPTORS_KEPT
+    assert both.grpc_connections == pytest.approx(both.connections / 2, abs=1)
+    few = ClientLimits(connections=3, connections_per_address=1, grpc_connections=2)
+    assert affordable(few, grpc=True) == few
 
 
 def test_a_stranger_has_no_call_under_way() -> None:
