@@ -61,16 +61,19 @@ async def greedy(address: Address) -> None:
     """Until standard input ends; then what came of it, as JSON."""
     statuses: Counter[int] = Counter()
     refused_ms: list[float] = []
+    held_ms: list[float] = []
+    """Of those asked at once after a refusal, which says when to come again: until then they are not read."""
 
     async def client(number: int) -> None:
-        wire = await connect(address)
+        wire, refused = await connect(address), False
         asked = acquire("greedy", f"lock-{number}")
         while True:
-            began = time.perf_counter()
+            began, held = time.perf_counter(), refused
             answer = await wire.ask(asked)
             statuses[int(answer[9:12])] += 1
-            if answer[9:12] == b"429":
-                refused_ms.append((time.perf_counter() - began) * 1000)
+            refused = answer[9:12] == b"429"
+            if refused:
+                (held_ms if held else refused_ms).append((time.perf_counter() - began) * 1000)
 
     clients = [asyncio.create_task(client(number)) for number in range(GREEDY_CONNECTIONS)]
     print("asking", flush=True)
@@ -79,7 +82,8 @@ async def greedy(address: Address) -> None:
         each.cancel()
     ended = await asyncio.gather(*clients, return_exceptions=True)
     broken = [str(each) for each in ended if not isinstance(each, asyncio.CancelledError)]
-    print(json.dumps({"statuses": statuses, "refused_ms": percentiles(refused_ms), "broken": broken[:3]}), flush=True)
+    spent = {"refused_ms": percentiles(refused_ms), "held_ms": percentiles(held_ms)}
+    print(json.dumps({"statuses": statuses, **spent, "broken": broken[:3]}), flush=True)
 
 
 def percentiles(values: list[float]) -> dict[str, float]:

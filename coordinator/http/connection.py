@@ -56,7 +56,7 @@ class Connection(web.RequestHandler):
     __slots__ = (
         "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_fields", "_full", "_head_bytes",
         "_head_since", "_heads", "_idle_since", "_left", "_limits", "_passed", "_pieces", "_serving",
-        "_stuck_since", "_unanswered", "_wire",
+        "_stuck_since", "_unanswered", "_wire", "place",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Connection(web.RequestHandler):
         app: web.Application,
         limits: ClientLimits,
         left: Callable[[], None],
+        place: str = "",
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -81,6 +82,7 @@ class Connection(web.RequestHandler):
         self._answers = app[ANSWERS] if ANSWERS in app else Answers({})
         self._limits = limits
         self._left = left
+        self.place = place
         self._serving = False
         self._ending = False
         """Nothing more is taken from it."""

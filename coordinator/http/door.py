@@ -149,7 +149,7 @@ class _Seat:
 
     def made(self) -> Connection:
         door = self._door
-        self._connection = Connection(door._server, door._app, door._limits, self.leave, loop=door._loop)
+        self._connection = Connection(door._server, door._app, door._limits, self.leave, self._place, loop=door._loop)
         door._connections[self._connection] = None
         return self._connection
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Protocol
 
 from aiohttp import web
@@ -11,6 +11,10 @@ from coordinator.clientlimits import EARLY_BYTES
 
 
 class Holder(Protocol):
+    @property
+    def place(self) -> str:
+        """Where its client is (`addresses.place_of`)."""
+
     def cut_off(self) -> None:
         """It is too much: this connection ends now, whatever it still had to be sent."""
 
@@ -21,19 +25,38 @@ class Early:
 
     def __init__(self, most: int = EARLY_BYTES) -> None:
         self._most = most
-        self._of: dict[Holder, int] = {}
+        self._of: dict[str, dict[Holder, int]] = {}
+        """By place. Who was noted last is the last of its place, and that the last of all."""
+        self._sums: Counter[str] = Counter()
         self.held = 0
 
     def note(self, connection: Holder, size: int) -> None:
-        """It has so much of it now. If that makes it too much, those that have most go, and among equals the last one:
-        or whoever fills it would have everybody else cut off that sends a request in two pieces."""
-        self.held += size - self._of.pop(connection, 0)
+        """It has so much of it now. If that makes it too much, those go that have most of the place that has most: or
+        whoever fills it, with little on each of many connections, would have everybody else cut off that sends a
+        request in two pieces. Among equals it is the last one."""
+        own = self._of.pop(connection.place, {})
+        self._count(connection.place, size - own.pop(connection, 0))
         if size:
-            self._of[connection] = size
+            own[connection] = size
+        if own:
+            self._of[connection.place] = own
         while self.held > self._most:
-            greediest = max(reversed(self._of), key=self._of.__getitem__)
-            self.held -= self._of.pop(greediest)
-            greediest.cut_off()
+            self._cut_off()
+
+    def _count(self, place: str, more: int) -> None:
+        self.held += more
+        self._sums[place] += more
+        if not self._sums[place]:
+            del self._sums[place]
+
+    def _cut_off(self) -> None:
+        place = max(reversed(self._of), key=self._sums.__getitem__)
+        own = self._of[place]
+        greediest = max(reversed(own), key=own.__getitem__)
+        self._count(place, -own.pop(greediest))
+        if not own:
+            del self._of[place]
+        greediest.cut_off()
 
 
 class Passed:

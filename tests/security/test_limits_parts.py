@@ -192,7 +192,8 @@ def test_what_comes_before_its_turn_is_bounded_for_all_connections_together(whol
 
 
 class _Sender:
-    def __init__(self) -> None:
+    def __init__(self, place: str = "a") -> None:
+        self.place = place
         self.cut = False
 
     def cut_off(self) -> None:
@@ -213,6 +214,35 @@ def test_of_what_comes_before_its_turn_those_that_have_most_are_cut_off() -> Non
     for each in (*greedy, *modest):
         early.note(each, 0)
     assert early.held == 0
+
+
+def test_of_what_comes_before_its_turn_the_place_that_has_most_is_cut_off() -> None:
+    """Not somebody else, who has more on one connection than that place on any of its many."""
+    early, crowd, others = Early(100), [_Sender("crowd") for _ in range(40)], [_Sender("b"), _Sender("c")]
+    for each in crowd:
+        early.note(each, 2)
+    early.note(others[0], 15)
+    early.note(others[1], 15)
+    assert [each.cut for each in (*crowd, *others)] == [False] * 35 + [True] * 5 + [False] * 2
+    assert early.held == 100
+    early.note(others[0], 71)
+    assert others[0].cut and not others[1].cut
+    assert [each.cut for each in crowd] == [False] * 35 + [True] * 5
+    for each in (*crowd, *others):
+        early.note(each, 0)
+    assert (early.held, early._of, early._sums) == (0, {}, {})
+
+
+def test_connections_of_one_address_are_of_one_place() -> None:
+    async def scenario() -> None:
+        async with served() as found:
+            dialled = [await found.dial() for _ in range(2)]
+            await until(lambda: len(found.connections) == 2, "two connections")
+            assert {each.place for each in found.connections} == {place_of("127.0.0.1")}
+            for _, writer in dialled:
+                writer.close()
+
+    run(scenario)
 
 
 def test_what_came_before_its_turn_counts_until_all_of_it_is_answered() -> None:
