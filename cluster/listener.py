@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+
+from cluster.places import place_of
 
 HALF_OPEN = 64
 BACKLOG = 128
@@ -33,7 +36,10 @@ def split_address(address: str, setting: str) -> tuple[str, int]:
 
 
 class Listener:
-    """`accept(connection, host)` runs as a task for each; while it runs the connection counts as half open."""
+    """`accept(connection, host)` runs as a task for each; while it runs the connection counts as half open.
+
+    If there are too many, those of the address that has most make room: whoever comes next always has its chance.
+    """
 
     def __init__(
         self,
@@ -48,7 +54,8 @@ class Listener:
         self._accept = accept
         self._complain = complain
         self._loops: list[asyncio.Task[None]] = []
-        self.half_open: set[asyncio.Task[None]] = set()
+        self.half_open: dict[asyncio.Task[None], str] = {}
+        """Oldest first, and from where each came."""
         self.bound = ""
         """`host:port` really bound, which tells the port if 0 was asked for."""
 
@@ -79,6 +86,8 @@ class Listener:
                 except OSError as error:
                     await self._shortage(error)
                     continue
+                if len(self.half_open) >= HALF_OPEN:
+                    await self._make_room(connection)
                 self._take(connection, str(address[0]))
         finally:
             listening.close()
@@ -91,17 +100,24 @@ class Listener:
             raise error
         # Anything else is about one connection that is gone already (ECONNABORTED, EPROTO, ...).
 
+    async def _make_room(self, newest: socket.socket) -> None:
+        self._complain(
+            self._address, "crowded", f"{HALF_OPEN} connections have not proved themselves: the oldest make room"
+        )
+        crowds = Counter(self.half_open.values())
+        oldest = max(self.half_open, key=lambda task: crowds[self.half_open[task]])
+        oldest.cancel()
+        try:
+            await asyncio.wait((oldest,))
+        except asyncio.CancelledError:
+            newest.close()
+            raise
+
     def _take(self, connection: socket.socket, host: str) -> None:
-        if len(self.half_open) >= HALF_OPEN:
-            connection.close()
-            self._complain(
-                self._address, "crowded", f"{HALF_OPEN} connections have not proved themselves: more are closed at once"
-            )
-            return
         connection.settimeout(0)
         task = self._loop.create_task(self._accept(connection, host))
-        self.half_open.add(task)
-        task.add_done_callback(self.half_open.discard)
+        self.half_open[task] = place_of(host)
+        task.add_done_callback(self.half_open.pop)
         # A task cancelled before its first step has not taken the socket over; otherwise this changes nothing.
         task.add_done_callback(lambda done: connection.close() if done.cancelled() else None)
 

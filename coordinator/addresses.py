@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+from cluster.places import place_of as place_of
+
 
 class AddressError(ValueError):
     """An address that cannot be used. The message names the setting and the fix."""
@@ -38,11 +40,3 @@ def is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def place_of(address: str) -> str:
-    """Where an IP address is: whoever has one IPv6 address has the 2^64 around it."""
-    known = ipaddress.ip_address(address.partition("%")[0])
-    if known.version == 6 and known.ipv4_mapped is None:
-        return str(ipaddress.ip_network((known, 64), strict=False))
-    return str(known)

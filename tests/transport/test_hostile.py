@@ -119,11 +119,11 @@ def test_two_hundred_half_open_sockets_hold_little_and_block_nobody(loop: str) -
         gc.collect()
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
+        older = [await asyncio.open_connection(*node.address) for _ in range(200 - HALF_OPEN)]
         held: list[Connection] = [await asyncio.open_connection(*node.address) for _ in range(HALF_OPEN)]
         for _, writer in held:
             writer.write(b"\x03")  # half of a length, and then nothing
-        extra = [await asyncio.open_connection(*node.address) for _ in range(200 - HALF_OPEN)]
-        for reader, _ in extra:
+        for reader, _ in older:
             assert await until_closed(reader) == b""
         assert node.transport.half_open == HALF_OPEN
         after, _ = tracemalloc.get_traced_memory()
@@ -134,12 +134,42 @@ def test_two_hundred_half_open_sockets_hold_little_and_block_nobody(loop: str) -
         for reader, _ in held:  # the deadline ends them
             assert await until_closed(reader) == b""
         assert len(node.log.about("timeout")) == 1
-        for _, writer in held + extra:
+        for _, writer in older + held:
             writer.close()
         assert node.transport.half_open == 0
 
     async def scenario() -> None:
         await besieged(siege)
+
+    run(loop, scenario())
+
+
+@loops
+def test_a_stranger_that_holds_every_half_open_place_keeps_no_peer_out(loop: str) -> None:
+    """Its sockets stay for as long as it likes, and it comes back when one is closed."""
+
+    async def stranger(node: Node) -> None:
+        while True:
+            reader, writer = await asyncio.open_connection(*node.address, local_addr=("127.0.0.2", 0))
+            try:
+                await until_closed(reader)
+            finally:
+                writer.transport.abort()
+
+    async def scenario() -> None:
+        first, second = Node("n1", handshake_seconds=DEADLINE), Node("n2")
+        async with started(first, second):
+            first.transport.set_peers({"n2": "127.0.0.1:1"})  # only n2 can dial
+            strangers = [asyncio.ensure_future(stranger(first)) for _ in range(HALF_OPEN + 8)]
+            await first.log.until("crowded")
+            for _ in range(3):
+                second.transport.set_peers({"n1": first.transport.bound})
+                await second.seen.until(lambda: second.seen.events[-1:] == [("up", "n1")])
+                second.transport.set_peers({})
+                await second.seen.until(lambda: second.seen.events[-1:] == [("down", "n1")])
+            for each in strangers:
+                each.cancel()
+            await asyncio.gather(*strangers, return_exceptions=True)
 
     run(loop, scenario())
 
