@@ -17,6 +17,8 @@ from cluster.places import place_of
 
 HALF_OPEN = 64
 BACKLOG = 128
+CHANCE_SECONDS = 1.0
+"""What a connection has to prove itself, however many come from its address."""
 PAUSE_SECONDS = 0.1
 """Between two tries to accept when the process has no descriptors left."""
 
@@ -38,7 +40,8 @@ def split_address(address: str, setting: str) -> tuple[str, int]:
 class Listener:
     """`accept(connection, host)` runs as a task for each; while it runs the connection counts as half open.
 
-    If there are too many, those of the address that has most make room: whoever comes next always has its chance.
+    If there are too many, the oldest of the address that has most makes room. For one of that same address it does so
+    only if it has had its chance, so that who comes in a flood is turned away at little cost.
     """
 
     def __init__(
@@ -54,8 +57,8 @@ class Listener:
         self._accept = accept
         self._complain = complain
         self._loops: list[asyncio.Task[None]] = []
-        self.half_open: dict[asyncio.Task[None], str] = {}
-        """Oldest first, and from where each came."""
+        self.half_open: dict[asyncio.Task[None], tuple[str, float]] = {}
+        """Oldest first; from where each came, and when."""
         self.bound = ""
         """`host:port` really bound, which tells the port if 0 was asked for."""
 
@@ -86,11 +89,19 @@ class Listener:
                 except OSError as error:
                     await self._shortage(error)
                     continue
-                if len(self.half_open) >= HALF_OPEN:
-                    await self._make_room(connection)
-                self._take(connection, str(address[0]))
+                await self._receive(connection, str(address[0]))
         finally:
             listening.close()
+
+    async def _receive(self, connection: socket.socket, host: str) -> None:
+        place, taken = place_of(host), False
+        try:
+            if len(self.half_open) < HALF_OPEN or await self._make_room(place):
+                self._take(connection, host, place)
+                taken = True
+        finally:
+            if not taken:
+                connection.close()
 
     async def _shortage(self, error: OSError) -> None:
         if error.errno in SHORTAGE:
@@ -100,23 +111,22 @@ class Listener:
             raise error
         # Anything else is about one connection that is gone already (ECONNABORTED, EPROTO, ...).
 
-    async def _make_room(self, newest: socket.socket) -> None:
+    async def _make_room(self, newcomer: str) -> bool:
         self._complain(
-            self._address, "crowded", f"{HALF_OPEN} connections have not proved themselves: the oldest make room"
+            self._address, "crowded", f"{HALF_OPEN} connections have not proved themselves: more are closed at once"
         )
-        crowds = Counter(self.half_open.values())
-        oldest = max(self.half_open, key=lambda task: crowds[self.half_open[task]])
+        crowds = Counter(place for place, _ in self.half_open.values())
+        oldest, (place, since) = max(self.half_open.items(), key=lambda item: crowds[item[1][0]])
+        if place == newcomer and self._loop.time() - since < CHANCE_SECONDS:
+            return False
         oldest.cancel()
-        try:
-            await asyncio.wait((oldest,))
-        except asyncio.CancelledError:
-            newest.close()
-            raise
+        await asyncio.wait((oldest,))
+        return True
 
-    def _take(self, connection: socket.socket, host: str) -> None:
+    def _take(self, connection: socket.socket, host: str, place: str) -> None:
         connection.settimeout(0)
         task = self._loop.create_task(self._accept(connection, host))
-        self.half_open[task] = place_of(host)
+        self.half_open[task] = place, self._loop.time()
         task.add_done_callback(self.half_open.pop)
         # A task cancelled before its first step has not taken the socket over; otherwise this changes nothing.
         task.add_done_callback(lambda done: connection.close() if done.cancelled() else None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 
-from cluster.places import place_of as place_of
+from cluster.places import place_of
+
+__all__ = ["AddressError", "is_loopback", "is_wildcard", "place_of", "split_address"]
 
 
 class AddressError(ValueError):
