@@ -23,6 +23,7 @@ from cluster.link import Link, LinkBounds
 from cluster.listener import Listener, TransportError, split_address
 from cluster.options import Limits, Timing
 from cluster.ports import Message, Random, Receiver
+from cluster.quiet import Quiet
 from cluster.tls import peer_ssl_contexts, tls_refusal
 
 __all__ = ["SocketTransport", "TransportError", "peer_ssl_contexts"]
@@ -34,28 +35,19 @@ STABLE_SECONDS = 2.0
 """A link that lasted this long ends the back-off: one that fails at once must not be redialed at once for ever."""
 PATIENCE_SECONDS = 1.0
 """How long the node with the lesser id waits to be dialed before it dials itself."""
-QUIET_SECONDS = 60.0
-QUIET_KEYS = 1024
 
 
 class QuietLog:
-    """Logs the first complaint of each (address, kind) in a minute: strangers must not be able to fill the disk."""
+    """Logs the first complaint of each (address, kind) in a minute."""
 
     def __init__(self, log: logging.Logger, now: Callable[[], float]) -> None:
         self._log = log
-        self._now = now
-        self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._quiet = Quiet(now)
 
     def __call__(self, address: str, kind: str, text: str) -> None:
-        key = (address, kind)
-        at, kept_back = self._last.get(key, (float("-inf"), 0))
-        if self._now() - at < QUIET_SECONDS:
-            self._last[key] = (at, kept_back + 1)
+        kept_back = self._quiet.kept_back(address, kind)
+        if kept_back is None:
             return
-        self._last.pop(key, None)
-        if len(self._last) >= QUIET_KEYS:
-            del self._last[next(iter(self._last))]  # the oldest: a key moves to the end when it logs
-        self._last[key] = (self._now(), 0)
         more = f" ({kept_back} more like it in between)" if kept_back else ""
         self._log.warning("peer link %s: %s: %s%s", address, kind, text, more)
 

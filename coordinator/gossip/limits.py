@@ -35,3 +35,10 @@ NONCE_ROUNDS: Final = 32
 USED_NONCES: Final = 8192
 UNCONFIRMED: Final = 64
 """Copies of one record that were handed over and not confirmed. With so many open, it is handed to nobody else."""
+
+CONNECTIONS: Final = 512
+CONNECTIONS_PER_ADDRESS: Final = 256
+"""Who is behind them is not known before a request is proven. An address is one of IPv4, or a network (/64) of IPv6."""
+BODIES_BYTES: Final = 64 * 1024 * 1024
+BODIES_BYTES_PER_ADDRESS: Final = 32 * 1024 * 1024
+"""Of requests that are being read: what somebody says it will send counts before it is sent."""

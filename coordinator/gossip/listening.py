@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgpack
 from aiohttp import web
 
-from coordinator.addresses import split_address
+from cluster.quiet import Quiet
+from coordinator.addresses import place_of, split_address
+from coordinator.clientlimits import ClientLimits
 from coordinator.events import log_event
 from coordinator.gossip.calling import CALL_S, MAC_HEADER, NONCE_HEADER, PREFIX, SENDER_HEADER, Caller
-from coordinator.gossip.limits import MESSAGE_BYTES
+from coordinator.gossip.limits import (
+    BODIES_BYTES,
+    BODIES_BYTES_PER_ADDRESS,
+    CONNECTIONS,
+    CONNECTIONS_PER_ADDRESS,
+    MESSAGE_BYTES,
+)
 from coordinator.gossip.messages import Message, check_content, check_record_id, decode, encode, unpacked
 from coordinator.gossip.replica import Refused, Replica, Tombstone
 from coordinator.gossip.seal import Busy, Nonces, NotAuthentic, Seal, same
 from coordinator.gossip.settings import GossipSettings
 from coordinator.gossip.tally import Implausible, check_node_id
+from coordinator.http.connection import Connection
+from coordinator.http.door import Door
+from coordinator.http.entrance import Bodies
+from coordinator.http.errors import ApiError
 
 SHOWN_ITEMS = 1000
+HEAD_S = CALL_S
+"""What a connection has for its first request to begin and for the head of each to come."""
 
 
 class Answerer(Protocol):
@@ -39,13 +54,26 @@ class Answerer(Protocol):
     async def delete(self, record_id: str) -> None: ...
 
 
+@web.middleware
+async def _begin(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Tells the connection that it is not idle."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.begin()
+    return await handler(request)
+
+
 class Listener:
     def __init__(self, settings: GossipSettings, seal: Seal, nonces: Nonces, node: Answerer) -> None:
         self._settings = settings
         self._seal = seal
         self._nonces = nonces
         self._node = node
-        app = web.Application(client_max_size=MESSAGE_BYTES)
+        self._bodies = Bodies(BODIES_BYTES, BODIES_BYTES_PER_ADDRESS)
+        self._quiet = Quiet(asyncio.get_running_loop().time)
+        self._door: Door | None = None
+        app = web.Application(client_max_size=MESSAGE_BYTES, middlewares=[_begin])
         app.router.add_post(f"{PREFIX}/challenge", self._challenge)
         app.router.add_post(f"{PREFIX}/{{verb}}", self._sealed)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -54,9 +82,14 @@ class Listener:
         await self._runner.setup()
         host, port = split_address("listen", self._settings.listen)
         tls = None if self._settings.tls is None else self._settings.tls.serving()
-        await web.TCPSite(self._runner, host, port, ssl_context=tls, reuse_address=True).start()
+        limits = ClientLimits(CONNECTIONS, CONNECTIONS_PER_ADDRESS, header_seconds=HEAD_S)
+        if self._runner.server is not None:
+            self._door = Door(self._runner.server, self._runner.app, limits, tls)
+            await self._door.open(host, port)
 
     async def stop(self) -> None:
+        if self._door is not None:
+            await self._door.close()
         await self._runner.cleanup()
 
     async def _challenge(self, request: web.Request) -> web.Response:
@@ -73,22 +106,30 @@ class Listener:
             async with asyncio.timeout(CALL_S):
                 asker, body, mac = await self._proven(request)
         except (NotAuthentic, Implausible, ValueError) as error:
-            log_event("gossip_refused", {"level": "warning", "from": request.remote, "reason": str(error)})
+            self._tell("gossip_refused", request.remote or "", str(error))
             return web.Response(status=403)
-        except Busy as error:
-            log_event("gossip_busy", {"level": "warning", "reason": str(error)})
+        except (Busy, ApiError) as error:
+            self._tell("gossip_busy", request.remote or "", str(error))
             return web.Response(status=503)
         except TimeoutError:
             return web.Response(status=408)
+        finally:
+            self._bodies.release(request)
         try:
             status, answer = 200, await self._do(request.match_info["verb"], asker, body)
         except Implausible as error:
-            log_event("gossip_refused", {"level": "warning", "from": asker, "reason": str(error)})
+            self._tell("gossip_refused", asker, str(error))
             status, answer = 400, str(error).encode()
         except Refused as error:
             status, answer = 409, str(error).encode()
         sealed = self._seal.answer(mac, status, answer).hex()
         return web.Response(status=status, body=answer, headers={MAC_HEADER: sealed})
+
+    def _tell(self, event: str, asker: str, reason: str) -> None:
+        kept_back = self._quiet.kept_back(asker, event)
+        if kept_back is not None:
+            more = {"more_like_it": kept_back} if kept_back else {}
+            log_event(event, {"level": "warning", "from": asker, "reason": reason, **more})
 
     async def _proven(self, request: web.Request) -> tuple[str, bytes, bytes]:
         """Who asks, the body and its MAC; the nonce first, so that no body is read for one that is bad."""
@@ -97,6 +138,7 @@ class Listener:
         nonce = bytes.fromhex(request.headers.get(NONCE_HEADER, ""))
         mac = bytes.fromhex(request.headers.get(MAC_HEADER, ""))
         self._nonces.check(nonce, asker, now_round)
+        self._bodies.reserve(request, place_of(request.remote or ""))
         body = await request.read()
         expected = self._seal.request("POST", request.path, asker, self._settings.node_id, nonce, body)
         if not same(mac, expected):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.addresses import AddressError, is_loopback, split_address
-from coordinator.credentials import ConfigError, TlsFiles, read_tls
+from coordinator.credentials import ConfigError, TlsFiles, read_tls, refuse_open
 from coordinator.gossip.seal import SECRET_MIN_BYTES
 from coordinator.gossip.tally import Implausible, check_node_id
 
@@ -100,6 +100,10 @@ def load_secret(path: Path) -> bytes:
         secret = path.read_bytes().strip()
     except OSError as error:
         raise SettingsError(f"cannot read the group's secret {path}: {error.strerror}") from None
+    try:
+        refuse_open("the group's secret", path)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
     if len(secret) < SECRET_MIN_BYTES:
         raise SettingsError(
             f"the secret in {path} has {len(secret)} bytes and needs at least {SECRET_MIN_BYTES}: "

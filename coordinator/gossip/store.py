@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ class Store:
         self._shape = shape
         self._path = path
         try:
+            # Before SQLite would make it, for everybody to read; its journal is made like it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             # The node calls from one worker thread, but opens and closes elsewhere.
             self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode=WAL")
@@ -38,6 +41,8 @@ class Store:
             self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._file.executescript(_TABLES)
             self.incarnation = self._open_as(node_id)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be used: {error.strerror}") from None
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}; is another process using it?") from None
 

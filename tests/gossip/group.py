@@ -40,6 +40,7 @@ class Member:
         self.address = address
         self.config = directory / f"{name}.toml"
         self._log = directory / f"{name}.log"
+        (directory / "secret").touch(0o600)
         (directory / "secret").write_bytes(SECRET)
         shown = ", ".join(f'"{peer}"' for peer in peers)
         self.config.write_text(

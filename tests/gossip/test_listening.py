@@ -8,11 +8,13 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgpack
 import pytest
 
+from coordinator.addresses import split_address
 from coordinator.gossip.calling import (
     MAC_HEADER,
     NONCE_HEADER,
@@ -22,7 +24,7 @@ from coordinator.gossip.calling import (
     CallFailed,
     CallRefused,
 )
-from coordinator.gossip.limits import MESSAGE_BYTES
+from coordinator.gossip.limits import BODIES_BYTES_PER_ADDRESS, CONNECTIONS_PER_ADDRESS, MESSAGE_BYTES
 from coordinator.gossip.messages import Message, encode
 from coordinator.gossip.node import GossipNode
 from coordinator.gossip.replica import Item
@@ -33,6 +35,8 @@ from coordinator.gossip.tally import STANDARD, Shape
 from tests.gossip.group import SECRET
 from tests.ports import free_address
 from tests.waiting import until
+
+NOTHING = msgpack.packb([])
 
 
 def serve(tmp_path: Path, check: Callable[[GossipNode, str, aiohttp.ClientSession], Awaitable[None]]) -> None:
@@ -188,6 +192,99 @@ def test_a_stranger_at_a_peers_address_does_no_harm(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
+# --- strangers in numbers ---------------------------------------------------------------------------------------------
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(90):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+def test_connections_of_strangers_are_bounded_and_a_peer_gets_through(tmp_path: Path) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        host, port = split_address("listen", address)
+        where: dict[str, Any] = {"host": host, "port": port, "local_addr": ("127.0.0.2", 0)}
+        held = [await asyncio.open_connection(**where) for _ in range(CONNECTIONS_PER_ADDRESS)]
+        reader, writer = await asyncio.open_connection(**where)
+        assert b"too_many_connections" in await until_closed(reader)
+        assert (await Caller("a", Seal(SECRET), session).call(address, "status", lambda _: msgpack.packb([])))[
+            0
+        ] == "g1"
+        for _, each in (*held, (reader, writer)):
+            each.transport.abort()
+
+    serve(tmp_path, check)
+
+
+def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.gossip.listening.HEAD_S", 0.2)
+
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        host, port = split_address("listen", address)
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await until_closed(reader) == b""
+        writer.close()
+
+    serve(tmp_path, check)
+
+
+def test_bodies_of_strangers_are_bounded_before_they_come(tmp_path: Path) -> None:
+    """A nonce is to be had for the asking, so it lets nobody send as much as it likes."""
+
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        host, port = split_address("listen", address)
+        held = []
+
+        async def send() -> asyncio.StreamReader:
+            _, nonce = await Caller("a", Seal(b"of a stranger, surely"), session)._challenge(address)
+            reader, writer = await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0))
+            held.append(writer)
+            head = f"POST {PREFIX}/say HTTP/1.1\r\nHost: g1\r\n{SENDER_HEADER}: a\r\n{NONCE_HEADER}: {nonce.hex()}\r\n"
+            writer.write(f"{head}Content-Length: {MESSAGE_BYTES}\r\n\r\n".encode() + bytes(1024))
+            return reader
+
+        for _ in range(BODIES_BYTES_PER_ADDRESS // MESSAGE_BYTES):
+            await send()
+        bodies = node._listener._bodies
+        await until(lambda: bodies.held == BODIES_BYTES_PER_ADDRESS, "all of them to be read")
+        one_more = await send()
+        assert (await one_more.readline()).startswith(b"HTTP/1.1 503")
+        assert (await Caller("a", Seal(SECRET), session).call(address, "status", lambda _: msgpack.packb([])))[
+            0
+        ] == "g1"
+        for each in held:
+            each.transport.abort()
+        await until(lambda: bodies.held == 0, "nothing to be kept of them")
+
+    serve(tmp_path, check)
+
+
+def test_what_strangers_do_is_logged_once_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        for number in range(20):
+            assert await raw_request(session, address, {SENDER_HEADER: f"a{number}", NONCE_HEADER: "00"}, b"") == 403
+        told = [each for each in caplog.records if each.getMessage() == "gossip_refused"]
+        assert len(told) == 1
+
+    serve(tmp_path, check)
+
+
+def test_records_are_on_disk_for_their_owner_only(tmp_path: Path) -> None:
+    async def check(node: GossipNode, address: str, session: aiohttp.ClientSession) -> None:
+        await node.create("x", b"1")
+        modes = {each.name: each.stat().st_mode & 0o077 for each in os.scandir(tmp_path)}
+        assert modes and not any(modes.values()), modes
+
+    before = os.umask(0o022)
+    try:
+        serve(tmp_path, check)
+    finally:
+        os.umask(before)
+
+
 def test_a_file_belongs_to_one_node(tmp_path: Path) -> None:
     Store(tmp_path / "g.db", "g1", STANDARD).close()
     again = Store(tmp_path / "g.db", "g1", STANDARD)
@@ -201,8 +298,9 @@ def test_a_file_belongs_to_one_node(tmp_path: Path) -> None:
 
 
 def test_settings_say_what_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(SECRET)
-    (tmp_path / "short").write_bytes(b"short")
+    for name, secret, mode in (("secret", SECRET, 0o600), ("short", b"short", 0o600), ("open", SECRET, 0o640)):
+        (tmp_path / name).write_bytes(secret)
+        (tmp_path / name).chmod(mode)
     good = 'node_id = "g1"\nlisten = "127.0.0.1:7301"\nfile = "g1.db"\nsecret_file = "secret"\n'
     config = tmp_path / "g1.toml"
     config.write_text(good + 'peers = ["127.0.0.1:7302"]\n')
@@ -215,6 +313,7 @@ def test_settings_say_what_is_wrong(tmp_path: Path) -> None:
         (good + "round_ms = 1", "round_ms"),
         (good.replace('"secret"', '"short"'), "at least 16"),
         (good.replace('"secret"', '"none"'), "cannot read"),
+        (good.replace('"secret"', '"open"'), "chmod 600"),
         (good.replace("7301", "x"), "port"),
         ("=", "not TOML"),
     ):

@@ -27,9 +27,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "coordinator.pauses",
     ),
     ("coordinator.levels",),
-    ("coordinator.http", "coordinator.client", "coordinator.gossip"),
-    # Fields, refusals and the view of the node are those of HTTP: one rule for both interfaces.
-    ("coordinator.rpc",),
+    ("coordinator.http", "coordinator.client"),
+    # Fields, refusals and the view of the node are those of HTTP: one rule for both interfaces. Gossip has its door.
+    ("coordinator.rpc", "coordinator.gossip"),
     ("coordinator.authority",),
     ("coordinator.renewal",),
     ("coordinator.node",),
