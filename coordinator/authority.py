@@ -264,21 +264,31 @@ def _write_pair(
     )
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Each whole or not at all; a node that looks between the two waits for the other.
-        _replace(issued.key, private, 0o600)
-        _replace(issued.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        public = certificate.public_bytes(serialization.Encoding.PEM)
+        _replace((issued.key, private, 0o600), (issued.certificate, public, 0o644))
     except OSError as error:
         raise AuthorityError(f"cannot write to {directory}: {error.strerror}; choose another directory") from None
     return issued
 
 
-def _replace(path: Path, content: bytes, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _replace(*files: tuple[Path, bytes, int]) -> None:
+    """All are durable before the first gets its name, so that a full disk leaves the old ones. Each comes whole or not
+    at all; a node that looks between two of them waits for the other."""
+    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _, _ in files]
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for temporary, (_, content, mode) in zip(temporaries, files, strict=True):
+            temporary.unlink(missing_ok=True)  # of a process that was killed
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for temporary, (path, _, _) in zip(temporaries, files, strict=True):
+            os.replace(temporary, path)
+        directory = os.open(files[0][0].parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)

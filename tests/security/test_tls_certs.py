@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -122,6 +124,31 @@ def test_nothing_is_overwritten_unless_it_is_renewed(directory: Path, capsys: py
     assert certs(directory, "node", "n1", "--host", "h1", "--renew") == 0
     changed = {path.name for path in directory.iterdir() if path.read_bytes() != before[path.name]}
     assert changed == {"node-n1.pem", "node-n1.key"}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("words", [("init", "--cluster-id", "red"), ("node", "n1", "--host", "h1", "--renew")])
+def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], call: str
+) -> None:
+    """A new key beside the certificate of the old one would be of no use, and the old one gone."""
+    certs(directory, "node", "n1", "--host", "h1")
+    target = directory if words[0] == "node" else directory / "red"
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    works, times = getattr(os, call), 1 if call == "fsync" else 0
+
+    def fails(*given: Any) -> None:
+        nonlocal times
+        times -= 1
+        if times < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        works(*given)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fails)
+        assert certs(target, *words) == 1
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
+    assert certs(target, *words) == 0
 
 
 def test_what_is_printed_says_what_to_do_and_no_key(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
