@@ -22,7 +22,7 @@ from cluster.host import PeerTls
 from cluster.options import OptionsError
 from coordinator.addresses import split_address
 from coordinator.config import ConfigError, NodeConfig
-from coordinator.credentials import TlsFiles
+from coordinator.credentials import TlsFiles, refuse_open
 from coordinator.events import log_event
 from coordinator.trust import TrustError
 
@@ -116,11 +116,13 @@ class Renewal:
         try:
             if _mode(config) != _mode(self.config):
                 raise OptionsError("[tls] cannot come or go, nor tls.clients change, while the node runs; restart it")
+            if config.tls is not None:
+                refuse_open("tls.key", config.tls.key)
             if self._host is not None:
                 self._host.renew(peer_tls(config), config.secret, config.previous_secret)
             if self.served is not None and config.tls is not None:
                 self.served.renew(config.tls)
-        except (OptionsError, TrustError, OSError) as error:
+        except (ConfigError, OptionsError, TrustError, OSError) as error:
             self._failed(str(error))
             return
         self.config, self._seen, self._told = config, seen, ""

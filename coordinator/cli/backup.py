@@ -97,7 +97,9 @@ def _replacing(target: Path) -> Iterator[Any]:
     """A file that is `target` once it is whole and durable; before that, and after an error, `target` is as it was."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        # Never one that somebody else has put there, to read it or to lead it elsewhere.
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -276,6 +276,18 @@ def test_files_that_do_not_fit_change_nothing(nodes: SecureNodes, tmp_path: Path
     nodes.write("n1", "node.key", key)
 
 
+def test_a_key_that_others_can_read_is_not_taken(nodes: SecureNodes) -> None:
+    """Found by the look at the files; the node would not start with it again."""
+    key = nodes.home("n1") / "node.key"
+    open_key = key.with_suffix(".open")
+    open_key.write_bytes(key.read_bytes())
+    open_key.chmod(0o640)
+    open_key.replace(key)
+    wait_until(lambda: "chmod 600" in nodes.log("n1"), 90, "the failure in the log")
+    assert "can be read by others" in nodes.events("n1", "renewal_failed")[-1]["reason"]
+    key.chmod(0o600)
+
+
 def test_a_certificate_that_ends_soon_is_told(nodes: SecureNodes) -> None:
     """Those of this cluster last a day, its authority thirty."""
     told = wait_until(lambda: nodes.events("n2", "certificate_expires"), 90, "the warning")
