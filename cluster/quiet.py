@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 QUIET_SECONDS = 60.0
 QUIET_KEYS = 1024
+"""Told apart, and so told at most in a minute: whoever has an IPv6 network has addresses without end."""
 
 
 class Quiet:
@@ -22,8 +23,10 @@ class Quiet:
         if self._now() - at < QUIET_SECONDS:
             self._last[key] = (at, kept_back + 1)
             return None
-        self._last.pop(key, None)
-        if len(self._last) >= QUIET_KEYS:
-            del self._last[next(iter(self._last))]  # the oldest: a key moves to the end when it is told
+        if self._last.pop(key, None) is None and len(self._last) >= QUIET_KEYS:
+            oldest = next(iter(self._last))  # a key moves to the end when it is told
+            if self._now() - self._last[oldest][0] < QUIET_SECONDS:
+                return None
+            del self._last[oldest]
         self._last[key] = (self._now(), 0)
         return kept_back

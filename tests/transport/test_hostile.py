@@ -25,6 +25,7 @@ import cluster
 from cluster.frames import LinkGuards, encode
 from cluster.listener import HALF_OPEN
 from cluster.options import MIB
+from cluster.quiet import QUIET_KEYS, QUIET_SECONDS, Quiet
 from tests.waiting import until
 
 from .nodes import DEADLINE, Node, linked, note, run, started
@@ -173,6 +174,20 @@ def test_a_stranger_that_holds_every_half_open_place_keeps_no_peer_out(loop: str
             await until(lambda: first.transport.half_open == 0, "the strangers to be gone")
 
     run(loop, scenario())
+
+
+def test_strangers_of_many_addresses_cannot_fill_the_log() -> None:
+    now = 0.0
+    quiet = Quiet(lambda: now)
+
+    def told(count: int) -> int:
+        return sum(quiet.kept_back(f"2001:db8::{number:x}", "malformed") is not None for number in range(count))
+
+    assert told(5 * QUIET_KEYS) == QUIET_KEYS
+    assert told(5 * QUIET_KEYS) == 0
+    now += QUIET_SECONDS
+    assert quiet.kept_back("2001:db8::0", "malformed") == 1
+    assert told(5 * QUIET_KEYS) == QUIET_KEYS - 1
 
 
 @loops
