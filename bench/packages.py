@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 
-from bench import etcd, redis, zookeeper
+from bench import debian, etcd, redis, zookeeper
 from bench.load import Progress
 
 PROGRAMS = {
@@ -35,16 +33,14 @@ class Present:
 
 def install(progress: Progress) -> None:
     """Debian's packages for what is missing, when this is root. Without a network the run goes on without them."""
+    if wanted := _wanted():
+        progress(f"installing Debian's packages, if this is root: {', '.join(sorted(wanted))}")
+        debian.install(wanted, lambda: not _wanted())
+
+
+def _wanted() -> set[str]:
     wanted = {package for program, package in PROGRAMS.items() if shutil.which(program) is None}
-    if zookeeper.version() is None:
-        wanted |= {"zookeeper", "default-jre-headless"}
-    if not wanted or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return
-    progress(f"installing Debian's packages: {', '.join(sorted(wanted))}")
-    # The services of the packages must not run: a peer runs only while it is measured.
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *sorted(wanted)]
-    subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return wanted | ({"zookeeper", "default-jre-headless"} if zookeeper.version() is None else set())
 
 
 def present() -> Present:

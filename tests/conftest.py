@@ -48,17 +48,28 @@ APART = (
 )
 """Files in them that do not use it: any worker may run them."""
 
+SINGLY = (
+    "tests/api/test_failover.py",
+    "tests/api/test_schema.py",
+    "tests/client/test_failover.py",
+    "tests/docs/test_node_commands.py",
+    "tests/sim/test_machine_seeds.py",
+    "tests/sim/test_seeds.py",
+)
+"""Files of a few long tests that share nothing: each of them is any worker's."""
 
 PICTURES = Path(os.environ.get("HOLDFAST_SCREENSHOTS") or Path(__file__).parents[1] / "screenshots")
 """Of the dashboard, written by tests/ui."""
 
 
 class Portions(LoadScopeScheduling):
-    """What goes to a worker at a time: a file, or those files of a directory that share a cluster."""
+    """What goes to a worker at a time: a file, one long test, or those files of a directory that share a cluster."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         directory = file.rpartition("/")[0]
+        if file in SINGLY:
+            return nodeid
         if directory not in SHARED or file in APART:
             return file
         return f"{directory} {zlib.crc32(file.encode()) % SHARED[directory]}"

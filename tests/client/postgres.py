@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from bench import debian
 from tests.waiting import wait_until
 
 START_S = 60
@@ -30,15 +31,10 @@ def _found(name: str) -> str | None:
 
 def require() -> tuple[str, str]:
     """The paths of initdb and postgres."""
-    for command in (None, ["install"], ["update"], ["install"]):
-        if command is not None:
-            packages = ["postgresql"] if command == ["install"] else []
-            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            with contextlib.suppress(FileNotFoundError):
-                subprocess.run(["apt-get", *command, "-y", "-qq", *packages], check=False, env=quiet, timeout=300)
-        initdb, postgres = _found("initdb"), _found("postgres")
-        if initdb and postgres:
-            return initdb, postgres
+    debian.install(["postgresql"], lambda: bool(_found("initdb") and _found("postgres")))
+    initdb, postgres = _found("initdb"), _found("postgres")
+    if initdb and postgres:
+        return initdb, postgres
     raise PostgresMissing("the tests of the PostgreSQL guard need a PostgreSQL: install the package postgresql")
 
 

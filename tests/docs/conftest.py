@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.client import SyncClient
 from tests.cli.processes import Up, up
 from tests.docs.blocks import REPOSITORY
 from tests.ports import free_address
@@ -56,6 +58,31 @@ class Terminal:
         return ran.stdout
 
 
+CURL = """\
+#!/bin/sh
+# A reader who is told that nothing was done, because another leader comes just now, types it again.
+for turn in 1 2 3 4 5 6 7 8 9; do
+  told=$({curl} "$@"); code=$?
+  case "$told" in *'"outcome": "retry"'*) sleep 1 ;; *) break ;; esac
+done
+printf '%s' "$told"
+exit $code
+"""
+
+
+def patient(directory: Path) -> str:
+    """A PATH with such a reader's curl."""
+    program = directory / "programs" / "curl"
+    program.parent.mkdir()
+    program.write_text(CURL.replace("{curl}", str(shutil.which("curl"))))
+    program.chmod(0o755)
+    return f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def connected(terminal: Terminal) -> SyncClient:
+    return SyncClient([f"http://{endpoint}" for endpoint in terminal.environment["HOLDFAST_ENDPOINTS"].split(",")])
+
+
 @contextlib.contextmanager
 def running(terminal: Terminal, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """`holdfast` with these words, in the background; its output in a file of that name."""
@@ -98,5 +125,7 @@ def terminal(cluster: Up, tmp_path: Path) -> Terminal:
     instead = {f"127.0.0.1:{7100 + number}": cluster.endpoint(number) for number in (1, 2, 3)}
     endpoints = ",".join(instead.values())
     return Terminal(
-        tmp_path, {**instead, "/etc/holdfast/node.toml": f"{cluster.data}/n1.toml"}, {"HOLDFAST_ENDPOINTS": endpoints}
+        tmp_path,
+        {**instead, "/etc/holdfast/node.toml": f"{cluster.data}/n1.toml"},
+        {"HOLDFAST_ENDPOINTS": endpoints, "PATH": patient(tmp_path)},
     )

@@ -13,7 +13,7 @@ from tests.chaos.scenarios import grow_to_five
 from tests.config import test_compose
 from tests.docs import test_fresh, test_guarded_commands, test_node_commands, test_tree_commands
 from tests.docs.blocks import REPOSITORY, commands, documents, inline, mistake, subcommands, text_of
-from tests.docs.conftest import Terminal
+from tests.docs.conftest import Terminal, connected
 
 BACKED_UP = "holdfast backup one.backup"
 HERE = {
@@ -32,8 +32,11 @@ HERE = {
         "--cluster-id west-$(date --date '1 minute' +%s) --member n1=127.0.0.1:1,127.0.0.1:2"
     ),
     "date +%s": "",
-    # Ends with Ctrl-C, here with one from `timeout`.
-    "holdfast status --watch": "timeout --preserve-status -s INT 3 holdfast status --watch || test $? -eq 130",
+    # Ends with Ctrl-C, here with one as soon as it has shown something; `set -m`: as of a terminal, it is not ignored.
+    "holdfast status --watch": (
+        "set -m; holdfast status --watch >seen & until grep -q leader seen; do sleep 0.1; done; "
+        "kill -INT $!; wait $! || test $? -eq 130; cat seen"
+    ),
     "holdfast reclaims retry --provider NAME": "holdfast reclaims retry --provider doc",
     "holdfast reclaims purge --provider NAME": "holdfast reclaims purge --provider doc",
     "holdfast queue tasks QUEUE --state dead": "holdfast queue put doc-q; holdfast queue tasks doc-q --state dead",
@@ -84,13 +87,10 @@ def test_every_one_is_typed() -> None:
 
 @pytest.mark.parametrize("command", HERE)
 def test_it_works(terminal: Terminal, command: str) -> None:
-    terminal.told(
-        "curl -sf -X PUT http://127.0.0.1:7101/api/v1/resources/doc/one "
-        """-H 'Content-Type: application/json' -d '{"provider": "doc", "kind": "page", "pinned": true}'"""
-    )
-    if "holders" in command:
-        copied = "http://127.0.0.1:7101/api/v1/resources/doc/one/holders"
-        terminal.told(f"""curl -sf {copied} -d '{{"holder_id": "doc-holder"}}'""")
+    with connected(terminal) as client:
+        client.call("PUT", "/resources/doc/one", {"provider": "doc", "kind": "page", "pinned": True})
+        if "holders" in command:
+            client.call("POST", "/resources/doc/one/holders", {"holder_id": "doc-holder"})
     assert terminal.told(HERE[command] or command).strip(), command
 
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 import aiohttp
 
+from bench import debian
 from tests.waiting import wait_until
 
 START_S = 60
@@ -29,14 +29,10 @@ class ChromiumMissing(Exception):
 
 def require() -> str:
     """The path of the program."""
-    for command in (None, ["install", "--no-install-recommends", "chromium"], ["update"], ["install", "chromium"]):
-        if command is not None:
-            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            with contextlib.suppress(FileNotFoundError):
-                subprocess.run(["apt-get", "-y", "-qq", *command], check=False, env=quiet, timeout=600)
-        found = shutil.which("chromium")
-        if found:
-            return found
+    debian.install(["chromium"], lambda: shutil.which("chromium") is not None)
+    found = shutil.which("chromium")
+    if found:
+        return found
     raise ChromiumMissing("the tests of the dashboard need a browser: install the package chromium")
 
 
