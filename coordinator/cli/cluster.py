@@ -20,6 +20,8 @@ CATCH_UP_S = 300
 SNAPSHOT_S = 300
 _PATH = "/api/v1/cluster"
 _POLL_S = 0.2
+_SOON = ("change_pending", "no_leader", "not_leader", "not_ready")
+"""Refusals that pass: nothing was done, and it is asked for again."""
 
 
 def ask(options: argparse.Namespace) -> tuple[Endpoint, dict[str, Any]]:
@@ -159,7 +161,8 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 
 def _change(endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None, limit_s: int) -> dict[str, Any]:
-    """Waits for its turn: a member that votes since a moment ago may not be written down everywhere yet."""
+    """Waits for its turn: a member that votes since a moment ago may not be written down everywhere yet, and another
+    leader may come in between."""
     end = time.monotonic() + limit_s
     while True:
         try:
@@ -168,7 +171,7 @@ def _change(endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | N
             )
             return answer
         except EndpointError as error:
-            if error.code != "change_pending" or time.monotonic() > end:
+            if error.code not in _SOON or time.monotonic() > end:
                 raise
         time.sleep(_POLL_S)
 

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coordinator.cli import main
+from coordinator.cli import cluster, main
 from coordinator.cli.arguments import leaf_of, subcommands
 from coordinator.cli.bench import benchmarks
 from coordinator.cli.output import lasting, table
 from coordinator.cli.program import parser
+from coordinator.endpoint import Endpoint, EndpointError
 
 
 def leaves(top: argparse.ArgumentParser, *path: str) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
@@ -136,6 +138,29 @@ def test_an_unreachable_cluster_is_worth_another_try(capsys: pytest.CaptureFixtu
     assert main([*words, "--endpoints", "127.0.0.1:1", "--timeout", "0.2", "--json"]) == 75
     error = json.loads(capsys.readouterr().err)["error"]
     assert (error["code"], error["outcome"]) == ("unavailable", "retry")
+
+
+@pytest.mark.parametrize("code", ["change_pending", "no_leader", "not_leader", "not_ready"])
+def test_a_change_is_asked_for_again_while_another_leader_comes(
+    code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [EndpointError("m. Nothing was done: try again.", status=503, code=code, outcome="retry")]
+    asked: list[str] = []
+    whole = {"cluster_id": "c", "leader": "n1", "term": 2, "revision": 5, "level": 1, "members": []}
+
+    def call(endpoint: Endpoint, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
+        asked.append(method)
+        if method == "DELETE" and told:
+            raise told.pop()
+        return whole
+
+    monkeypatch.setattr(cluster, "call", call)
+    assert main(["member", "remove", "n9", "--endpoints", "127.0.0.1:1", "--json"]) == 0
+    assert asked == ["GET", "DELETE", "DELETE"]
+    told.append(EndpointError("m", status=503, code="quorum_at_risk", outcome="retry"))
+    assert main(["member", "remove", "n9", "--endpoints", "127.0.0.1:1", "--json"]) != 0
+    assert asked[3:] == ["GET", "DELETE"], "somebody has to do something first"
+    assert "quorum_at_risk" in capsys.readouterr().err
 
 
 def test_names_cannot_draw_on_the_terminal() -> None:
