@@ -21,7 +21,7 @@ from tests.client.links import Link, links
 from tests.client.running import run
 from tests.waiting import until
 
-TTL = 12.0
+TTL = 24.0
 LOCKS = 16
 MEND_BEFORE_DOUBT = 1 / 20
 """The part of the lease time that is left before doubt when the way is mended."""
@@ -108,7 +108,7 @@ def test_all_that_a_session_owned_is_lost_when_it_was_ended_elsewhere(endpoints:
     """At its next heartbeat, a third of its time later at most: nobody waits for its time to be over."""
 
     async def scenario() -> None:
-        ttl = 6.0
+        ttl = 12.0
         async with Client(endpoints) as client, Client(endpoints) as administrator:
             session = await client.open_session(ttl)
             leases = await session.acquire_leases([f"ended/{number}" for number in range(20)])

@@ -9,17 +9,28 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from tests.waiting import wait_until
+
+ASKED_S = 90
+
 
 def ask(node: str, method: str, path: str, body: Any = None, token: str = "") -> Any:
-    """The answer, a refusal included."""
+    """The answer, a refusal included; who is told to ask again does."""
+    (answer,) = wait_until(lambda: _answered(node, method, path, body, token), ASKED_S, f"an answer to {method} {path}")
+    return answer
+
+
+def _answered(node: str, method: str, path: str, body: Any, token: str) -> tuple[Any] | None:
+    """None: it is worth another try."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(f"{node}/api/v1{path}", method=method, data=data, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+            return (json.load(answer),)
     except urllib.error.HTTPError as error:
-        return json.load(error)
+        refused = json.load(error)
+        return None if refused["error"]["outcome"] == "retry" else (refused,)
 
 
 def quoted(name: str) -> str:
