@@ -45,11 +45,11 @@ BODIES_BYTES_PER_NAMESPACE = 192 << 20
 """So that others can send too, however slowly one sends."""
 EARLY_BYTES = 64 << 20
 """Of what clients send while their last request is still being answered; if it is more, those that have most of it are
-cut off."""
+cut off, at the address that has most."""
 EARLY_REQUEST_BYTES = 4 << 10
 """What each request among it counts for on top: it is made of more than its bytes."""
 UNTAKEN_BYTES = 256 << 20
-"""Of answers that wait for their clients to take them; if it is more, those that have most of it are cut off."""
+"""Of answers that wait for their clients to take them; if it is more, those that have most of it are cut off, as well."""
 WATCHES = 4_096
 """Streams of events that are open."""
 WATCHES_PER_NAMESPACE = 3_072
@@ -78,6 +78,9 @@ TURN_REQUESTS = 8
 """Of one namespace begin in one turn of the event loop; a crowd waits for the next turns, others pass it."""
 IN_WORK = 64
 """Of one namespace while others are here as well: what it asks beyond that waits for its turn, before the log."""
+LATE_S = 0.001_8
+"""A loop that comes so much too late to its work, two milliseconds of its clock, has too much: IN_WORK is halved each
+time that is seen, down to TURN_REQUESTS, and grows by one each time it is not. For what is in work, others wait."""
 CROWD_MOST = 256
 """Of one namespace while others are here as well: more may not wait for a turn, whoever it is that asks too much."""
 SHARED_S = 1.0

@@ -211,7 +211,8 @@ class Admission:
         passed_s = TICK_S + late_s
         part = min(1.0, passed_s / _AVERAGED_S)
         self._lag_s += (late_s - self._lag_s) * part
-        self._crowd += (self.turnstile.crowd - self._crowd) * part
+        self.turnstile.pace(late_s)
+        self._crowd += (self.turnstile.excess - self._crowd) * part
         busy = max(self._lag_s / BUSY_LAG_S, self._crowd / BUSY_CROWD, self._depth() / BUSY_COMMANDS)
         if busy > 1 or self.pressure:
             self._greedy = self._found(busy=busy > 1)

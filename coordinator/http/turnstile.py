@@ -5,7 +5,8 @@ few of each namespace pass in a round, which is one turn of the event loop, and 
 ones in the order in which it came. Nobody waits when there is no crowd.
 
 A namespace that others are here beside may also have only so many requests in work at once (`begin`, `end`): what it
-asks beyond that would stand in the log before theirs. Waiting for a lock is no work.
+asks beyond that would stand in the log before theirs. Fewer on a node that has too much to do (`pace`): from the
+first moment, when it is not known yet whose fault that is. Waiting for a lock is no work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 from collections import Counter, deque
 from typing import TypeAlias
 
-from coordinator.clientlimits import CROWD_MOST, IN_WORK, SHARED_S, TURN_REQUESTS
+from coordinator.clientlimits import CROWD_MOST, IN_WORK, LATE_S, SHARED_S, TURN_REQUESTS
 from coordinator.http.shares import OUTSIDE
 
 Turn: TypeAlias = "asyncio.Future[None]"
@@ -27,6 +28,8 @@ class Turnstile:
         self._passed: Counter[str] = Counter()
         """In this round."""
         self._in_work: Counter[str] = Counter()
+        self._room = IN_WORK
+        """So many of one namespace, beside others."""
         self._waiting: dict[str, deque[Turn]] = {}
         self._scheduled = False
         self._last: str | None = None
@@ -38,6 +41,18 @@ class Turnstile:
     def crowd(self) -> int:
         """How many wait."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def excess(self) -> int:
+        """How many would wait if the node were not slow."""
+        narrowed = IN_WORK - self._room
+        if not (narrowed and self._waiting and self._is_shared()):
+            return self.crowd
+        return sum(max(0, len(waiting) - narrowed) for waiting in self._waiting.values())
+
+    def pace(self, late_s: float) -> None:
+        """By how much the loop came too late to its work, now and then."""
+        self._room = max(TURN_REQUESTS, self._room // 2) if late_s > LATE_S else min(IN_WORK, self._room + 1)
 
     def here(self) -> Counter[str]:
         """How many of each namespace wait or are in work."""
@@ -78,7 +93,7 @@ class Turnstile:
     def _has_room(self, namespace: str) -> bool:
         if self._passed[namespace] >= TURN_REQUESTS:
             return False
-        return self._in_work[namespace] < IN_WORK or not self._is_shared()
+        return self._in_work[namespace] < self._room or not self._is_shared()
 
     def _is_shared(self) -> bool:
         return asyncio.get_running_loop().time() < self._shared_until

@@ -20,6 +20,8 @@ class Wire(asyncio.Transport):
         self.reading = True
         self.closed = False
         self.aborted = False
+        self.unsent = 0
+        """Bytes that the client has not taken."""
         self.protocol: Any = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -42,7 +44,7 @@ class Wire(asyncio.Transport):
         self.reading = True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def close(self) -> None:
         if not self.closed:

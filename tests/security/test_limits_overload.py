@@ -18,6 +18,7 @@ from coordinator.clientlimits import (
     BUSY_LAG_S,
     CROWD_MOST,
     IN_WORK,
+    LATE_S,
     MODEST_REQUESTS,
     PRESSURE_MOST,
     PRESSURE_URGENT,
@@ -341,6 +342,49 @@ def test_beside_others_only_so_many_of_a_namespace_are_in_work() -> None:
         await asyncio.gather(*many)
         assert order.count("crowd") == IN_WORK + CROWD_MOST
         assert not turnstile.here()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_beside_others_less_is_in_work_while_the_node_is_slow() -> None:
+    """From the first moment on, before it is known who asks too much. Nobody is refused for what waits therefore."""
+
+    async def scenario() -> None:
+        crowd, order, held = _Crowd(), list[str](), asyncio.Event()
+        turnstile = crowd.admission.turnstile
+
+        async def work() -> None:
+            await turnstile.turn("crowd")
+            turnstile.begin("crowd")
+            order.append("crowd")
+            await held.wait()
+            turnstile.end("crowd")
+
+        async def in_work(times: int) -> int:
+            order.clear()
+            held.clear()
+            tasks = [asyncio.create_task(work()) for _ in range(times)]
+            await _turns_of_the_loop(100)
+            found = len(order)
+            if found < IN_WORK:
+                for _ in range(100):
+                    crowd.admission.tick(0.0)
+                    turnstile.pace(2 * LATE_S)
+                assert not crowd.admission.pressure
+            held.set()
+            await asyncio.gather(*tasks)
+            return found
+
+        crowd.ask("crowd", 1)
+        crowd.ask("modest", 1)
+        for _ in range(5):
+            crowd.admission.tick(2 * LATE_S)
+        assert await in_work(2 * IN_WORK) == 2 * IN_WORK, "alone it has the node for itself"
+        await turnstile.turn("modest")
+        assert await in_work(IN_WORK) == TURN_REQUESTS
+        for _ in range(IN_WORK):
+            crowd.admission.tick(0.0)
+        assert await in_work(IN_WORK) == IN_WORK
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

@@ -21,6 +21,7 @@ from coordinator.http.errors import ApiError
 from coordinator.http.server import HttpServer
 from coordinator.http.watch import _refuse_more
 from coordinator.http.whole import ANSWERS, Answers
+from coordinator.machine.commands import AcquireLock, ReleaseLock
 from coordinator.watches import Filter, Hub
 from tests.cli.processes import REPOSITORY
 from tests.http.served import ACQUIRE, HELD, post, run, served, waiting
@@ -153,7 +154,15 @@ _EARLY = b"GET / HTTP/1.1\r\nX: " + b"x" * 4_000
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("pieces", [[_WAITING, _EARLY], [_WAITING + _EARLY], [_WAITING[:-1], b"}" + _EARLY]])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [_WAITING, _EARLY],
+        [_WAITING + _EARLY],
+        [_WAITING[:-1], b"}" + _EARLY],
+        [_WAITING, _EARLY[:20], _EARLY[20:]],
+    ],
+)
 def test_what_comes_before_its_turn_is_bounded_for_all_connections_together(whole: bool, pieces: list[bytes]) -> None:
     """Sent behind a request that waits, in whatever pieces: it is in memory, and no body counts it."""
 
@@ -231,6 +240,11 @@ def test_of_what_comes_before_its_turn_the_place_that_has_most_is_cut_off() -> N
     for each in (*crowd, *others):
         early.note(each, 0)
     assert (early.held, early._of, early._sums) == (0, {}, {})
+    equals = [_Sender("d"), _Sender("e")]
+    for each in equals:
+        early.note(each, 50)
+    early.note(others[1], 1)
+    assert [each.cut for each in equals] == [False, True]
 
 
 def test_connections_of_one_address_are_of_one_place() -> None:
@@ -267,6 +281,69 @@ def test_what_came_before_its_turn_counts_until_all_of_it_is_answered() -> None:
                 each.hang_up()
                 await each.settle()
             assert early.held == 0
+
+    run(scenario)
+
+
+def test_the_body_of_a_request_that_is_not_due_yet_counts_as_it_comes() -> None:
+    async def scenario() -> None:
+        async with served(whole=False) as found:
+            caller = Caller(found)
+            early = caller.connection._app[EARLY]
+            await found.say(post(ACQUIRE, HELD))
+            for piece in (waiting(), post(ACQUIRE, b" " * 20_000)[:-20_000]):
+                caller.say(piece)
+                await caller.settle()
+            before = early.held
+            for _ in range(2):
+                caller.say(b" " * 5_000)
+                await caller.settle()
+            assert early.held == before + 10_000
+            caller.hang_up()
+            await caller.settle()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_came_before_its_turn_counts_no_more_when_it_is_answered(whole: bool) -> None:
+    """Its connection goes on."""
+
+    async def scenario() -> None:
+        async with served(whole=whole) as found:
+            caller, small = Caller(found), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+            early = caller.connection._app[EARLY]
+            (held,) = found.host.run(AcquireLock("k", "c", 60_000))
+            caller.say(waiting())
+            await until(lambda: found.host.replica.machine.counts().waiters == 1, "one that waits")
+            for _ in range(5):
+                caller.say(small)
+            assert early.held >= 5 * len(small)
+            found.host.run(ReleaseLock("k", "c", held.fencing_token))
+            await until(lambda: caller.wire.answered.count(b"HTTP/1.1 200") == 6, "an answer to each")
+            await caller.settle()
+            assert (early.held, caller.wire.closed) == (0, False)
+            caller.hang_up()
+            await caller.settle()
+
+    run(scenario)
+
+
+def test_what_is_not_taken_counts_from_the_first_moment_until_it_is() -> None:
+    async def scenario() -> None:
+        async with served() as found:
+            caller = Caller(found)
+            connection, untaken = caller.connection, caller.connection._app[UNTAKEN]
+            caller.wire.unsent = 100_000
+            connection.pause_writing()
+            assert untaken.held == 100_000
+            caller.wire.unsent = 300_000  # of an answer that goes on
+            connection.look(asyncio.get_running_loop().time())
+            assert untaken.held == 300_000
+            connection.resume_writing()
+            assert untaken.held == 0
+            caller.hang_up()
+            await caller.settle()
 
     run(scenario)
 
