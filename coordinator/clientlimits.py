@@ -49,7 +49,7 @@ cut off, at the address that has most."""
 EARLY_REQUEST_BYTES = 4 << 10
 """What each request among it counts for on top: it is made of more than its bytes."""
 UNTAKEN_BYTES = 256 << 20
-"""Of answers that wait for their clients to take them; if it is more, those that have most of it are cut off, as well."""
+"""Of answers that wait for their clients to take them; if it is more, those that have most of it are cut off too."""
 WATCHES = 4_096
 """Streams of events that are open."""
 WATCHES_PER_NAMESPACE = 3_072
