@@ -240,8 +240,13 @@ class Background:
         self._others = False
         """Something that is not in the background entered the log since the last pause began."""
 
+    @property
+    def under_way(self) -> bool:
+        """An entry with background work has not been applied yet."""
+        return self._entry is not None
+
     def may_go(self) -> bool:
-        return self._entry is None and self._clock.now() >= self._until
+        return not self.under_way and self._clock.now() >= self._until
 
     def appended(self, index: int, kinds: set[bool]) -> None:
         """An entry with background work, with other work, or with both."""

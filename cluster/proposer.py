@@ -31,7 +31,10 @@ COMMAND_KINDS = (PAYLOAD_KIND, LEVEL_KIND)
 """What has commands for the machine in it."""
 MAX_IN_FLIGHT = 2
 """Entries of this leader on their way at once: one travels while the next one gathers. The second leaves before the
-first has arrived only with much in it (`Lanes.has_much`): an entry costs all nodes something, whatever is in it."""
+first has arrived only with much in it (`Lanes.has_much`): an entry costs all nodes something, whatever is in it. But
+nobody waits for an entry in which there is background work."""
+BACKGROUND_PART = 4
+"""The part of an entry's cost that background work may take: a quarter."""
 MAX_FORWARDS = 4
 """Parts of one lane on their way to the leader at once."""
 
@@ -205,7 +208,8 @@ class Proposer:
 
     def _may_append(self) -> bool:
         on_their_way = len(self._own_entries)
-        return not on_their_way or (on_their_way < MAX_IN_FLIGHT and self._lanes.has_much)
+        early = self._lanes.has_much or (self._background.under_way and self._lanes.ready(background=False))
+        return not on_their_way or (on_their_way < MAX_IN_FLIGHT and early)
 
     def _append_one(self) -> bool:
         batch = self._next_batch()
@@ -237,7 +241,7 @@ class Proposer:
         room, cost = self._limits.entry_bytes, self._lanes.entry_cost
         batch: list[_Proposal | _Forwarded] = []
         if self._lanes.ready(background=True) and self._background.may_go():
-            batch = self._lanes.take(room, -(-cost // 2), background=True, first=True)
+            batch = self._lanes.take(room, -(-cost // BACKGROUND_PART), background=True, first=True)
             room -= sum(item.size for item in batch)
             cost = max(cost - sum(item.cost for item in batch), -(-cost // 2))
         return batch + self._lanes.take(room, cost, background=False, first=not batch)

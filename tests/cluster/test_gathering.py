@@ -33,6 +33,26 @@ def test_a_second_entry_leaves_early_only_with_much_in_it(seed: int) -> None:
     assert proposed(MUCH_COMMANDS) == 2
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_waits_for_an_entry_with_background_work_in_it(seed: int) -> None:
+    world = Directed(seed)
+    world.begin("n1")
+    world.commit("n1", "put", "k", "old")
+    journal = world.node("n1").journal
+    world.split({"n1"}, {"n2", "n3"})  # nothing is committed from here on
+    first = journal.last_index + 1
+
+    def proposed(lane: Lane) -> int:
+        world.propose("n1", command("put", "k", "new"), 5, lane)
+        world.run(0.02)
+        return journal.last_index - first + 1
+
+    assert proposed(Lane("bulk", background=True)) == 1
+    assert proposed(Lane("bulk", background=True)) == 1, "one such entry at a time"
+    assert proposed(Lane("other")) == 2
+    assert proposed(Lane("other")) == 2
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_what_gathered_leaves_as_soon_as_the_last_piece_of_a_commit_is_applied(seed: int) -> None:
     """Two large entries are committed together and applied in two steps; what waits is few and small."""

@@ -11,7 +11,7 @@ from cluster.lanes import FRONT, MAX_COST, REST, SHARED, SHARED_FOR, TURN, Backg
 from cluster.messages import FrameError, check
 from cluster.options import KIB, Limits
 from cluster.ports import Committed, Denied, Message, Unknown
-from cluster.proposer import MAX_FORWARDS
+from cluster.proposer import BACKGROUND_PART, MAX_FORWARDS
 from tests.hazards.schedule import Directed
 from tests.reference.register import command
 
@@ -227,6 +227,16 @@ def test_background_work_gets_its_share_and_no_more() -> None:
     assert entries >= 40, "two of a hundred are more than an entry's share, and every second entry has none"
     waits = [outcome for outcome in front if not outcome]
     assert len(waits) <= 40
+
+
+def test_background_work_is_a_quarter_of_an_entry() -> None:
+    world = Directed(4)
+    leader = world.begin("n1")
+    share = leader.options.limits.entry_cost // BACKGROUND_PART
+    bulk = [world.propose("n1", command("append", "bulk", number), 60, BULK, share // 2) for number in range(6)]
+    before = leader.engine.applied_index
+    world.reach(lambda: all(bulk), 5)
+    assert [outcome[0].index - before for outcome in bulk] == [1, 1, 2, 2, 3, 3]
 
 
 def test_background_work_on_a_follower_arrives_too() -> None:
