@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Protocol
 
@@ -20,6 +21,9 @@ from coordinator.machine.results import ReclaimsClaimed, Result
 from coordinator.service import CANCEL_S, Service
 from coordinator.watches import Topic
 
+CLAIMED_AT_ONCE = 50
+"""A claim gets no more, whatever it asks for: others wait for the entry that hands them out, and for the one in which
+their worker says that they are done."""
 CLAIM_LOOK_S = 1.0
 """How often a worker that waits for clean-ups looks by itself: a closed lane opens by time, without an event."""
 
@@ -53,7 +57,7 @@ class WantedReclaims:
     look_s = CLAIM_LOOK_S
 
     def __init__(self, command: ClaimReclaims) -> None:
-        self.command = command
+        self.command = replace(command, max=min(command.max, CLAIMED_AT_ONCE))
         self.topics: tuple[Topic, ...] = (("reclaims", command.provider),)
 
     def is_there(self, service: Service, namespace: str) -> bool:

@@ -1,7 +1,8 @@
 """Which lane of the log a command takes, and about how much applying it costs.
 
 Namespaces take turns, so that one which floods the cluster is the only one that waits. Large commands have a lane of
-their own in each, behind which no small one waits. Clean-ups and the collector's findings are in the background.
+their own in each, behind which no small one waits. Clean-ups, the collector's findings and the sweeps of a backlog are
+in the background.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from coordinator.machine.tombstonecommands import VerifyCopies
 ID_BYTES = 8
 LARGE = 32
 """What costs more than so many small commands takes the lane of large ones."""
+PULSE = 1
+"""A sweep that asks for no more than this is there for its entry's sake, which does a share of what is due anyway."""
 
 BACKGROUND = (
     c.ClaimReclaims, c.AckReclaims, c.ReturnReclaims, c.NackReclaim, c.RetryReclaims, c.PurgeReclaims,
@@ -36,7 +39,7 @@ _COSTS: dict[type[Any], Callable[[Any], int]] = {
     c.RetryReclaims: lambda command: command.max // 2,
     c.PurgeReclaims: lambda command: command.max // 2,
     c.ProposeSet: lambda command: len(command.members) // ID_BYTES // 8,
-    c.SettleSuspects: lambda command: len(command.resource_ids) // ID_BYTES // 8,
+    c.SettleSuspects: lambda command: len(command.resource_ids) // ID_BYTES // 32,
     c.SuspectResources: lambda command: len(command.resource_ids) // ID_BYTES // 8,
     c.Sweep: lambda command: command.limit // 4,
     t.PutTasks: lambda command: len(command.tasks),
@@ -56,6 +59,6 @@ def lane_of(namespace: str, command: c.Command) -> tuple[Lane, int]:
     measure = _COSTS.get(type(command))
     cost = 1 if measure is None else 1 + measure(command)
     name = "" if isinstance(command, OWN) else namespace
-    if isinstance(command, BACKGROUND):
+    if isinstance(command, BACKGROUND) or (isinstance(command, c.Sweep) and command.limit > PULSE):
         return Lane(name, background=True), cost
     return Lane(f"{name}\0" if cost > LARGE else name), cost

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from cluster.ports import Committed
+from coordinator.lanes import PULSE
 from coordinator.leading import PROPOSE_S, TICK_S, LeaderLoop, Sleep
 from coordinator.machine.commands import Sweep
 from coordinator.machine.limits import MAX_SWEEP
@@ -18,7 +19,8 @@ from coordinator.service import Service
 
 PULSE_MS = 1_000
 LIMIT_MIN = 100
-APPLY_S = 0.002
+"""Of what a backlog is worked off with."""
+APPLY_S = 0.001
 """A sweep may hold up the log for about so long: a lock that is asked for meanwhile hardly notices."""
 
 
@@ -27,7 +29,7 @@ class Sweeper(LeaderLoop):
 
     def __init__(self, service: Service, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(service, sleep)
-        self._limit = LIMIT_MIN
+        self._limit = PULSE
 
     async def turn(self) -> float:
         return await self.sweep() if self.wanted() else TICK_S
@@ -51,8 +53,9 @@ class Sweeper(LeaderLoop):
         self._service.telemetry.sweep(self._service.clock() - began, swept.expired, swept.backlog)
         if swept.backlog:
             quick = self._service.telemetry.last_apply_s < APPLY_S
-            self._limit = min(2 * self._limit, MAX_SWEEP) if quick else max(LIMIT_MIN, self._limit // 2)
-            # Twice as long as it took: most of the log's time is everybody else's.
-            return 2 * (self._service.clock() - began)
-        self._limit = LIMIT_MIN
+            wanted = 2 * self._limit if quick else self._limit // 2
+            self._limit = min(max(wanted, LIMIT_MIN), MAX_SWEEP)
+            # Most of this node's time is everybody else's; that most of the log's is, its lane sees to.
+            return 2 * self._service.telemetry.last_apply_s
+        self._limit = PULSE
         return TICK_S

@@ -223,8 +223,11 @@ def operations() -> list[Operation]:
     post: dict[str, Any] = {"method": "POST", "tag": "reclaims", "writes": True}
     kinds = Many(item=KIND, least=0, most=MAX_KINDS_PER_CLAIM, distinct=True, default=(), about="Only these, if any.")
     wait = Integer(high=MAX_BLOCK_MS, default=0, about="How long to wait while there is nothing; 0: not at all.")
+    most = Integer(
+        low=1, high=MAX_CLAIMS, default=10, about=f"At most so many; one claim gets up to {claims.CLAIMED_AT_ONCE}."
+    )
     claiming: dict[str, Field] = {
-        "provider": PROVIDER, "worker_id": _WORKER, "max": Integer(low=1, high=MAX_CLAIMS, default=10),
+        "provider": PROVIDER, "worker_id": _WORKER, "max": most,
         "claim_ms": _CLAIM_MS, "kinds": kinds, "wait_ms": wait,
     }  # fmt: skip
     reason = Text(least=0, most=MAX_REASON_CHARACTERS, default="", lines=True, about="For people who look at it.")

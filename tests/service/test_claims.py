@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from cluster.lanes import Lane
 from cluster.ports import Denied, Outcome, Unknown
-from coordinator.claims import claim
+from coordinator.claims import CLAIMED_AT_ONCE, claim
 from coordinator.machine import commands as c
+from coordinator.machine.limits import MAX_CLAIMS
 from coordinator.service import CLAIMS_AT_ONCE, Service
 from tests.http.graph import garbage
 from tests.service.lone import LoneHost, service_of
@@ -27,6 +29,24 @@ def standing(host: LoneHost, name: str) -> tuple[str, int]:
     view = host.replica.machine.resource("default", name)
     assert view is not None and view.reclaim is not None
     return view.reclaim.state, view.reclaim.attempt
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_worker_that_asks_for_many_gets_some_and_hears_of_the_others(waited: bool) -> None:
+    async def run(host: LoneHost, service: Service) -> None:
+        many = replace(CLAIM, max=MAX_CLAIMS)
+        waiting = asyncio.ensure_future(claim(service, "default", many, WAIT_MS, b"id")) if waited else None
+        await turns()
+        garbage(host, *(f"r{number}" for number in range(2 * CLAIMED_AT_ONCE + 1)))
+        first = result_of(await (waiting or claim(service, "default", many, WAIT_MS, b"id")))
+        assert (len(first.items), first.left) == (CLAIMED_AT_ONCE, CLAIMED_AT_ONCE + 1)
+        again = result_of(await claim(service, "default", many, WAIT_MS, b"id"))
+        assert again.items == first.items, "asked again under its id, it has the same"
+        second = result_of(await claim(service, "default", many, 0, None))
+        third = result_of(await claim(service, "default", many, 0, None))
+        assert (len(second.items), len(third.items), third.left) == (CLAIMED_AT_ONCE, 1, 0)
+
+    scenario(run)
 
 
 @pytest.mark.parametrize("request_id", [None, b"id"])

@@ -308,6 +308,7 @@ def test_a_large_ring_does_not_hold_up_the_loop() -> None:
     async def run() -> tuple[float, float]:
         host = Watching()
         host.taken = asyncio.Event()
+        host.replica.clock = time.thread_time
         held_ring(host, 50_000)
         host.run(c.ReleaseLease("r0", "a"))
         collector = Collector(service_of(host))

@@ -6,11 +6,16 @@ import pytest
 
 from cluster.lanes import Lane
 from cluster.messages import check
-from coordinator.lanes import LARGE, lane_of
+from cluster.options import Limits
+from cluster.proposer import BACKGROUND_PART
+from coordinator.claims import CLAIMED_AT_ONCE
+from coordinator.lanes import LARGE, PULSE, lane_of
 from coordinator.machine import commands as c
 from coordinator.machine import taskcommands as t
+from coordinator.machine.collection import PART, SETTLED
 from coordinator.machine.limits import MAX_CLAIMS, MAX_NAME_CHARACTERS
 from coordinator.machine.tombstonecommands import VerifyCopies
+from coordinator.sweeper import LIMIT_MIN
 
 LOCK = c.AcquireLock("k", "a", 1_000)
 
@@ -49,7 +54,25 @@ def test_what_is_long_to_apply_and_short_to_send_is_large(command: c.Command) ->
 
 def test_what_the_cluster_proposes_itself_is_no_namespace_s() -> None:
     assert lane_of("default", c.ProposeSet(1, 0, bytes(80), last=True))[0] == Lane("", background=True)
-    assert lane_of("default", c.Sweep(1))[0] == Lane("")
+    assert lane_of("default", c.Sweep(PULSE))[0] == Lane("")
+
+
+def test_a_backlog_is_swept_in_the_background() -> None:
+    assert lane_of("default", c.Sweep(PULSE + 1))[0] == Lane("", background=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.ClaimReclaims("disk", "w", CLAIMED_AT_ONCE, 1_000),
+        c.AckReclaims("w", bytes(8 * CLAIMED_AT_ONCE), bytes(8 * CLAIMED_AT_ONCE)),
+        c.ProposeSet(1, 0, bytes(8 * PART), last=True),
+        c.SettleSuspects(bytes(8 * SETTLED), 1),
+        c.Sweep(LIMIT_MIN),
+    ],
+)
+def test_no_step_of_a_collection_is_more_than_the_share_of_background_work(command: c.Command) -> None:
+    assert lane_of("a", command)[1] <= Limits().entry_cost // BACKGROUND_PART
 
 
 def test_the_longest_namespace_s_lane_may_be_told_to_the_leader() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 from cluster.lanes import FRONT, Lane
 from cluster.ports import Outcome, Unknown
+from coordinator.lanes import PULSE
 from coordinator.leading import TICK_S
 from coordinator.machine import commands as c
 from coordinator.machine.collection import Collection, CollectionCounts
@@ -83,7 +84,7 @@ def test_a_mass_expiry_is_worked_off_in_bounded_steps() -> None:
         assert rounds <= 30_000 // LIMIT_MIN
     assert rounds > 1
     assert service.telemetry.expired["lease"] == 30_000
-    assert sweeper._limit == LIMIT_MIN
+    assert sweeper._limit == PULSE
 
 
 def test_garbage_is_swept() -> None:
