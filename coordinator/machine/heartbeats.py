@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +24,8 @@ from coordinator.machine.state import ACTIVE, SLOT_MASK, State
 UNKNOWN, NOT_OWNER, OUT_OF_TIME, SESSION_OWNED, LIFETIME_REACHED = range(1, len(VERDICTS) + 1)
 NOBODY = SLOT_MASK
 """No row has this owner: the number of a client that has nothing."""
-IN_WORDS = sys.byteorder == "little"
-"""Whether a row's words are what leaserows says they are."""
+IN_WORDS = np.dtype("i8") == np.dtype("<i8")
+"""Little-endian: then a row's words are what leaserows says they are."""
 STANDING_MASK = 0xFF << STATE_SHIFT | (OWNED | BOUNDED) << FLAGS_SHIFT
 PLAIN = ACTIVE << STATE_SHIFT
 """Of STANDING_MASK, what an ACTIVE lease has that no session owns and that may live for ever."""
