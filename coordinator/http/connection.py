@@ -81,8 +81,7 @@ class Connection(web.RequestHandler):
         self._app = app
         self._answers = app[ANSWERS] if ANSWERS in app else Answers({})
         self._limits = limits
-        self._left = left
-        self.place = place
+        self._left, self.place = left, place
         self._serving = False
         self._ending = False
         """Nothing more is taken from it."""
