@@ -19,10 +19,14 @@ FIRST = (
     "tests/api",
     "tests/client",
     "tests/processes",
+    "tests/docs",
     "tests/cli",
     "tests/rpc",
     "tests/security",
     "tests/ui",
+    "tests/typing",
+    "tests/robustness",
+    "tests/examples",
 )
 """What takes longest begins first, so that nothing is left to wait for alone at the end."""
 

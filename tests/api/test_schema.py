@@ -47,14 +47,14 @@ def no_complaint(cluster: Up, directory: Path, *chosen: str) -> str:
 def test_the_cluster_keeps_to_its_own_document(tmp_path: Path) -> None:
     """On one of its own: what is registered here, holders of copies for one, others would have to wait for."""
     with up(tmp_path / "data") as throwaway:
-        no_complaint(throwaway, tmp_path, "--exclude-path-regex", CLUSTER, "--max-examples", "4")
+        no_complaint(throwaway, tmp_path, "--exclude-path-regex", CLUSTER, "--max-examples", "2")
 
 
 @pytest.mark.timeout(300)
 def test_operations_on_the_cluster_keep_to_the_document(tmp_path: Path) -> None:
     """On one of its own: members come and go, the lead is handed over, and it serves whoever is left."""
     with up(tmp_path / "data") as throwaway:
-        said = no_complaint(throwaway, tmp_path, "--include-path-regex", CLUSTER, "--max-examples", "25")
+        said = no_complaint(throwaway, tmp_path, "--include-path-regex", CLUSTER, "--max-examples", "12")
         assert "Operations:       6 selected" in said, said
         left = wait_until(lambda: throwaway.cluster(1), 30, "an answer of the first node")
         assert left["leader"] in [member["id"] for member in left["members"]]

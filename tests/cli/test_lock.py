@@ -48,11 +48,11 @@ def begun(environment: Environment, *given: str) -> Iterator[subprocess.Popen[st
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=90)
     assert "was lost, and the command was ended" in told, told
     return process.returncode
 
@@ -123,7 +123,7 @@ def test_interrupted_while_it_waits(at_cluster: Environment, answer: Answer) -> 
         with begun(at_cluster, "queue", "--", "echo", "never") as waiter:
             wait_until(lambda: answer("locks", "get", "queue")["queue_length"] == 1, 90, "the waiter")
             waiter.send_signal(signal.SIGINT)
-            assert waiter.communicate(timeout=30)[0] == ""
+            assert waiter.communicate(timeout=90)[0] == ""
             assert waiter.returncode == 130
 
 

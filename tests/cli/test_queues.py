@@ -78,7 +78,7 @@ def test_a_command_for_every_task(at_cluster: dict[str, str], answer: Answer, te
     process = working(at_cluster, "work", "--concurrency", "2", "--json", "--", "sh", "-c", script)
     wait_until(lambda: answer("queue", "show", "work")["dead"] == 1, 90, "the dead letter")
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=90)
     assert process.returncode == 0, told
     lines = sorted(out.read_text().splitlines())
     assert lines == ['"bad" work 1', '"bad" work 2', '{"n": 1} work 1', '{"n": 2} work 1']
@@ -100,7 +100,7 @@ def test_what_is_running_ends_before_it_stops(at_cluster: dict[str, str], answer
     process.send_signal(signal.SIGTERM)
     answer("queue", "enqueue", "graceful", "2")
     go_on.touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert process.returncode == 0
     seen = answer("queue", "show", "graceful")
     assert (seen["done"], seen["ready"], seen["leased"]) == (1, 1, 0)
@@ -120,7 +120,7 @@ def test_a_lost_task_ends_its_command_and_its_children(
     for pid in map(int, pids.read_text().split()):
         wait_until(lambda pid=pid: not alive(pid), 90, "the command's end")  # type: ignore[misc]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert process.returncode == 0
 
 

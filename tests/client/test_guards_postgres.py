@@ -109,7 +109,7 @@ def test_an_older_transaction_waits_for_a_newer_one_and_is_refused(database: str
         wait_until(lambda: watching.execute(blocked).fetchone() == (1,), 90, "the older one at the newer one's row")
         assert not refused.is_set()
         newer.commit()
-        thread.join(timeout=30)
+        thread.join(timeout=90)
         assert refused.is_set()
         older.rollback()
         assert guard.newest(watching, "lock") == 6

@@ -43,7 +43,7 @@ def _working(client: Client, *arguments: Any, **more: Any) -> asyncio.Task[None]
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
-    await asyncio.wait({task}, timeout=30)
+    await asyncio.wait({task}, timeout=90)
     assert task.cancelled()
 
 

@@ -86,7 +86,7 @@ def test_recipes(client: SyncClient, endpoints: list[str]) -> None:
         meeting.start()
         with client.barrier("nouns/b", 2):
             pass
-        meeting.join(timeout=30)
+        meeting.join(timeout=90)
         assert not meeting.is_alive()
 
 
@@ -155,7 +155,7 @@ def test_shards_are_let_go_of_when_it_is_drained(client: SyncClient) -> None:
     running.start()
     wait_until(lambda: len(worker.shards) == 3, 90, "its shards")
     worker.drain()
-    running.join(timeout=30)
+    running.join(timeout=90)
     assert sorted(told) == [f"{sign}shard-{number}" for sign in "+-" for number in range(3)]
     assert [each.owner for each in client.queues.shards("nouns/shards")] == [None, None, None]
 
@@ -172,5 +172,5 @@ def test_a_holder_drops_what_has_died(client: SyncClient) -> None:
         cleaning.start()
         wait_until(lambda: dropped == ["nouns/copied"], 90, "its tombstone")
         stop.set()
-        cleaning.join(timeout=30)
+        cleaning.join(timeout=90)
         holder.leave()

@@ -162,7 +162,7 @@ def test_a_handler_is_stopped_before_another_gets_its_task(cluster: Up, endpoint
             cable.plug()
             await _ended(next_worker, next_running)
             first_running.cancel()
-            await asyncio.wait({first_running}, timeout=30)
+            await asyncio.wait({first_running}, timeout=90)
 
     run(scenario)
 
@@ -304,7 +304,7 @@ def test_what_does_not_end_in_time_goes_to_others(endpoints: list[str]) -> None:
             running = asyncio.create_task(client.worker("grace", endless, grace=0.1).run())
             await started.wait()
             running.cancel()
-            await asyncio.wait({running}, timeout=30)
+            await asyncio.wait({running}, timeout=90)
             (task,) = [task async for task in client.queues.tasks("grace")]
             assert (task.owner, task.last_error) == (None, "the worker stopped")
 

@@ -64,7 +64,17 @@ def test_the_command_line_works_over_tls(nodes: SecureNodes, capsys: pytest.Capt
 def test_a_request_is_passed_on_to_the_leader_over_tls(nodes: SecureNodes) -> None:
     leader = nodes.wait_ready()
     follower = next(name for name in NAMES if name != leader)
-    call(nodes.endpoint(follower), "POST", f"{STATUS}/transfer", {"target": follower}, timeout_s=15)
+
+    def passed_on() -> bool:
+        """On a busy machine it may be without a leader for a moment, or too slow to be handed the lead."""
+        try:
+            path = f"{STATUS}/transfer?timeout_ms=20000"
+            return bool(call(nodes.endpoint(follower), "POST", path, {"target": follower}, timeout_s=30))
+        except EndpointError as error:
+            assert error.outcome != "denied" or error.code == "no_target", error
+            return bool(nodes.cluster(follower)["leader"] == follower)
+
+    wait_until(passed_on, 90, "the lead to be handed over")
     wait_until(lambda: nodes.cluster(follower)["leader"] == follower, 90, "the follower leads")
 
 
@@ -74,12 +84,12 @@ def test_grpc_works_over_tls_and_only_so(nodes: SecureNodes) -> None:
     credentials = grpc.ssl_channel_credentials(nodes.ca.read_bytes())
     with grpc.secure_channel(nodes.grpc_address("n1"), credentials) as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(service)(request.SerializeToString(), timeout=20)
+            channel.unary_unary(service)(request.SerializeToString(), timeout=60)
         # It arrived: what is wrong with it is what is in it.
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     with grpc.insecure_channel(nodes.grpc_address("n1")) as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(service)(request.SerializeToString(), timeout=5)
+            channel.unary_unary(service)(request.SerializeToString(), timeout=60)
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -88,7 +98,7 @@ def test_grpc_works_over_tls_and_only_so(nodes: SecureNodes) -> None:
 
 def test_plain_http_gets_no_answer(nodes: SecureNodes) -> None:
     with pytest.raises(NoAnswer, match="does it serve TLS"):
-        call(f"http://{nodes.address('n1')}", "GET", STATUS)
+        call(f"http://{nodes.address('n1')}", "GET", STATUS, timeout_s=60)
 
 
 def test_a_client_refuses_nodes_of_an_authority_it_does_not_know(nodes: SecureNodes, foreign: Authority) -> None:
@@ -262,7 +272,7 @@ def test_authority_certificates_and_secret_are_replaced_under_writes(nodes: Secu
     assert nodes.cluster("n1", *nodes.client_files("alice"))["leader"]
     # n2 was not restarted, so its gRPC port has taken the new certificate as it ran.
     with grpc.secure_channel(nodes.grpc_address("n2"), grpc.ssl_channel_credentials(nodes.ca.read_bytes())) as channel:
-        grpc.channel_ready_future(channel).result(timeout=20)
+        grpc.channel_ready_future(channel).result(timeout=90)
 
 
 def test_files_that_do_not_fit_change_nothing(nodes: SecureNodes, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_lock_changes_hands_while_somebody_looks(node: str, page: Page, calm: 
     assert "worker-b" not in page.text("#queue")
     _break_it_by_keyboard(page)
     for each in waiting:
-        each.join(timeout=30)
+        each.join(timeout=90)
     assert page.complaints == []
 
 
