@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from cluster.options import ClusterOptions
 from cluster.ports import Member
 from coordinator.addresses import AddressError, split_address
 from coordinator.cli.arguments import Commands, Run, add_command, add_json, add_remote, targets
+from coordinator.cli.files import replacing
 from coordinator.cli.output import Amount, Bar, Shown, complain, fields, plain, size_text
 from coordinator.config import load_config
 from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, download
@@ -81,7 +81,7 @@ def _take(options: argparse.Namespace, endpoint: Endpoint) -> int:
     target: Path = options.file
     parser = BackupParser(f"the backup from {endpoint.base}")
     path = f"{_PATH}?timeout_ms={round(max(1.0, options.timeout) * 1000)}"
-    with Amount("backup") as shown, _replacing(target) as file, download(endpoint, path, _PATIENCE_S) as pieces:
+    with Amount("backup") as shown, replacing(target) as file, download(endpoint, path, _PATIENCE_S) as pieces:
         for piece in pieces:
             # Checked as it comes: what is written is what the node sent, or nothing gets the name.
             parser.feed(piece)
@@ -90,29 +90,6 @@ def _take(options: argparse.Namespace, endpoint: Endpoint) -> int:
         header = parser.finish()
     document = {"file": str(target), "bytes": parser.size_bytes, "sha256": parser.sha256, **header.document()}
     return Shown(document, _described(document)).print(options)
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[Any]:
-    """A file that is `target` once it is whole and durable; before that, and after an error, `target` is as it was."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        # Never one that somebody else has put there, to read it or to lead it elsewhere.
-        temporary.unlink(missing_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise EndpointError(f"{target} cannot be written: {error.strerror or error}", status=0) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -83,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has enough; keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return complain(options, f"{where}{error.strerror or error}", FAILED)
 
 
 def parser() -> Parser:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.arguments import Commands, add_command, add_json, add_noun, count, not_negative, positive
 from coordinator.cli.asking import add_asking, at, given, more, ms, pages
+from coordinator.cli.files import replacing
 from coordinator.cli.output import Shown, complain, fields, lasting, plain, table
 from coordinator.tokens import ROOT, digest_of, new_token
 
@@ -35,27 +36,32 @@ def _scopes(token: dict[str, Any]) -> str:
 async def _create(client: Client, options: argparse.Namespace) -> Shown:
     asked = given(ttl_ms=ms(options.expires))
     body = {"identity": options.identity, "scopes": options.scope, "bind_client_id": options.bind, **asked}
-    return _once(await client.call("POST", "/tokens", body), options.out)
+    with _file(options) as file:
+        return _once(await client.call("POST", "/tokens", body), options.out, file)
 
 
 async def _rotate(client: Client, options: argparse.Namespace) -> Shown:
-    answer = await client.call("POST", at("tokens", options.id, "rotate"), {"overlap_ms": ms(options.overlap)})
-    return _once(answer, options.out)
+    with _file(options) as file:
+        answer = await client.call("POST", at("tokens", options.id, "rotate"), {"overlap_ms": ms(options.overlap)})
+        return _once(answer, options.out, file)
 
 
-def _once(answer: dict[str, Any], out: Path | None) -> Shown:
+def _file(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Where it goes, opened before it is asked for: a token that cannot be written is lost."""
+    return nullcontext() if options.out is None else replacing(options.out)
+
+
+def _once(answer: dict[str, Any], out: Path | None, file: Any) -> Shown:
     """The token on standard output, alone and only here, or into a file nobody else can read."""
     if out is None:
         return Shown(answer, answer["token"])
-    _write(out, answer["token"])
+    _write(file, answer["token"])
     kept = {**answer, "token": None, "file": str(out)}
     return Shown(kept, f"token {answer['token_id']} is in {out}")
 
 
-def _write(path: Path, token: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(token + "\n")
+def _write(file: Any, token: str) -> None:
+    file.write(f"{token}\n".encode())
 
 
 async def _list(client: Client, options: argparse.Namespace) -> Shown:
@@ -101,7 +107,8 @@ def _root(options: argparse.Namespace) -> int:
     token = new_token(ROOT)
     if path.exists():
         return complain(options, f"{path} is there already; a root token is replaced by hand", 1)
-    _write(path, token)
+    with replacing(path) as file:
+        _write(file, token)
     document = {"file": str(path), "digest": f"sha256:{digest_of(token).hex()}"}
     told = f"a root token is in {path}: name it as root_token_file on every node, and keep it from everybody else"
     return Shown(document, f"{told}\n(nodes need no more than its digest in that file: {document['digest']})").print(

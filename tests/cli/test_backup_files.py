@@ -24,7 +24,7 @@ from cluster.snapshotfile import SnapshotCorrupt, SnapshotParser
 from cluster.storage import Storage, open_storage
 from coordinator.backups import BackupError, Writing, new_header, read_backup, restore
 from coordinator.cli import main
-from coordinator.cli.backup import _replacing
+from coordinator.cli.files import replacing
 from coordinator.machine import commands as c
 from coordinator.machine.codec import encode_command
 from coordinator.machine.machine import Machine
@@ -163,7 +163,7 @@ def test_a_backup_is_written_into_a_file_of_its_own(tmp_path: Path) -> None:
     theirs, target = tmp_path / "theirs", tmp_path / "backup"
     theirs.write_bytes(b"theirs")
     (tmp_path / f".backup.{os.getpid()}.tmp").symlink_to(theirs)
-    with _replacing(target) as file:
+    with replacing(target) as file:
         file.write(b"ours")
     assert theirs.read_bytes() == b"theirs"
     assert (target.read_bytes(), target.is_symlink(), target.stat().st_mode & 0o777) == (b"ours", False, 0o600)

@@ -217,3 +217,25 @@ def test_bash_completes(typed: str, offered: list[str], capsys: pytest.CaptureFi
     script += f"\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _holdfast; echo ${{COMPREPLY[@]}}\n"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert sorted(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize(
+    "words", [("token", "root"), ("token", "create", "--identity", "a", "--scope", "*:read", "--out"), ("backup",)]
+)
+def test_a_file_that_cannot_be_written_is_a_mistake_like_others(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No node is asked for what could not be kept."""
+    assert main([*words, str(tmp_path / "none" / "file")]) == 1
+    assert capsys.readouterr().err == f"holdfast: {tmp_path}/none/file cannot be written: No such file or directory\n"
+
+
+def test_an_error_of_the_system_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(_path: Path) -> None:
+        raise PermissionError(13, "Permission denied", "node.toml")
+
+    monkeypatch.setattr("coordinator.cli.configuration.load_config", refused)
+    assert main(["config", "check", "node.toml"]) == 1
+    assert capsys.readouterr().err == "holdfast: node.toml: Permission denied\n"

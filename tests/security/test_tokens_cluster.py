@@ -88,6 +88,10 @@ def test_tokens_in_a_cluster(guarded: GuardedNodes) -> None:
         guarded.run_cli("token", "create", *scope, "--out", str(file), token_file=guarded.root_file)
     kept, revoked = kept_file.read_text().strip(), revoked_file.read_text().strip()
     assert kept_file.stat().st_mode & 0o777 == 0o600
+    # One that could not be written down is not made.
+    lost = guarded.directory / "none" / "lost.token"
+    guarded.run_cli("token", "create", *scope, "--out", str(lost), token_file=guarded.root_file, code=1)
+    assert len(guarded.http(1, "GET", "/api/v1/tokens")["tokens"]) == 2
 
     # On every node at once, also on those that have not applied it yet.
     assert [guarded.status(number, kept) for number in NODES] == [200] * 3
