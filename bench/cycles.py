@@ -29,6 +29,7 @@ from bench import charts, machine
 from bench.heap import PROVIDER, RING, Heap, Ring, rings_of
 from bench.load import Api, Progress, goal, results_directory, tell_goals
 from bench.marks import by_networkx, full_mark
+from bench.part import end_on_sigterm
 from bench.probe import Probe, Samples
 from tests.cli.processes import Up, up
 
@@ -306,6 +307,7 @@ def main() -> None:
     parser.add_argument("--resources", type=int, default=100_000, help="of the small graph; the large has ten times")
     parser.add_argument("--quick", action="store_true", help="10,000 and 100,000 resources, not kept")
     options = parser.parse_args()
+    end_on_sigterm()
     small, sizes = (10_000, QUICK_RINGS) if options.quick else (options.resources, RINGS)
 
     def progress(line: str) -> None:
