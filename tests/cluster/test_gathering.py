@@ -5,6 +5,8 @@ Neither they nor the followers wait for a timer then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cluster.lanes import MUCH_BYTES, MUCH_COMMANDS, Lane
@@ -12,20 +14,26 @@ from cluster.notice import NOTICE_S
 from tests.hazards.schedule import Directed, command
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_second_entry_leaves_early_only_with_much_in_it(seed: int) -> None:
+def cut_off(seed: int) -> tuple[Directed, Callable[[], int]]:
+    """A leader whose entries are not committed any more, and how many it has appended since."""
     world = Directed(seed)
     world.begin("n1")
     world.commit("n1", "put", "k", "old")
     journal = world.node("n1").journal
-    world.split({"n1"}, {"n2", "n3"})  # nothing is committed from here on
-    first = journal.last_index + 1
+    world.split({"n1"}, {"n2", "n3"})
+    before = journal.last_index
+    return world, lambda: journal.last_index - before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_second_entry_leaves_early_only_with_much_in_it(seed: int) -> None:
+    world, entries = cut_off(seed)
 
     def proposed(count: int) -> int:
         for number in range(count):
             world.propose("n1", command("put", f"k{number}", "new"), 5)
         world.run(0.02)
-        return journal.last_index - first + 1
+        return entries()
 
     assert proposed(1) == 1
     assert proposed(MUCH_COMMANDS - 1) == 1
@@ -35,17 +43,12 @@ def test_a_second_entry_leaves_early_only_with_much_in_it(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nobody_waits_for_an_entry_with_background_work_in_it(seed: int) -> None:
-    world = Directed(seed)
-    world.begin("n1")
-    world.commit("n1", "put", "k", "old")
-    journal = world.node("n1").journal
-    world.split({"n1"}, {"n2", "n3"})  # nothing is committed from here on
-    first = journal.last_index + 1
+    world, entries = cut_off(seed)
 
     def proposed(lane: Lane) -> int:
         world.propose("n1", command("put", "k", "new"), 5, lane)
         world.run(0.02)
-        return journal.last_index - first + 1
+        return entries()
 
     assert proposed(Lane("bulk", background=True)) == 1
     assert proposed(Lane("bulk", background=True)) == 1, "one such entry at a time"

@@ -111,15 +111,14 @@ def test_connections_that_say_nothing_are_ended() -> None:
     run(scenario)
 
 
-def test_two_ports_share_the_descriptors_there_are() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        pytest.skip("there is no limit")
+def test_two_ports_share_the_descriptors_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    hard = 4_096
+    limits = {resource.RLIMIT_NOFILE: (1_024, hard)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
     wanted = ClientLimits(connections=2 * hard, connections_per_address=1, grpc_connections=hard)
-    try:
-        both, alone = affordable(wanted, grpc=True), affordable(wanted)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    both, alone = affordable(wanted, grpc=True), affordable(wanted)
+    assert limits[resource.RLIMIT_NOFILE] == (hard, hard), "all that may be had"
     assert both.connections + both.grpc_connections == alone.connections == hard - DESCRIPTORS_KEPT
     assert both.grpc_connections == pytest.approx(both.connections / 2, abs=1)
     few = ClientLimits(connections=3, connections_per_address=1, grpc_connections=2)
