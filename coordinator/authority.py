@@ -8,10 +8,12 @@ are written for their owner only, and nothing is overwritten unless it is to be 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -255,20 +257,34 @@ def _write_pair(
     directory: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, *, renew: bool
 ) -> Issued:
     issued = Issued(directory / f"{name}.pem", directory / f"{name}.key", certificate.not_valid_after_utc)
-    there = [path for path in (issued.certificate, issued.key) if path.exists()]
-    if there and not renew:
-        again = "choose another --dir" if name == "ca" else "say --renew to replace it, or choose another --out"
-        raise AuthorityError(f"{there[0]} is there already and is not overwritten; {again}")
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    public = certificate.public_bytes(serialization.Encoding.PEM)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        public = certificate.public_bytes(serialization.Encoding.PEM)
-        _replace((issued.key, private, 0o600), (issued.certificate, public, 0o644))
+        with _alone_in(directory):
+            there = [path for path in (issued.certificate, issued.key) if path.exists()]
+            if there and not renew:
+                again = "choose another --dir" if name == "ca" else "say --renew to replace it, or choose another --out"
+                raise AuthorityError(f"{there[0]} is there already and is not overwritten; {again}")
+            _replace((issued.key, private, 0o600), (issued.certificate, public, 0o644))
     except OSError as error:
         raise AuthorityError(f"cannot write to {directory}: {error.strerror}; choose another directory") from None
     return issued
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Whoever writes a pair there at the same time waits, so that no key is left with another's certificate. What was
+    written is durable at the end."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+        os.fsync(held)
+    finally:
+        os.close(held)
 
 
 def _replace(*files: tuple[Path, bytes, int]) -> None:
@@ -284,11 +300,6 @@ def _replace(*files: tuple[Path, bytes, int]) -> None:
                 os.fsync(file.fileno())
         for temporary, (path, _, _) in zip(temporaries, files, strict=True):
             os.replace(temporary, path)
-        directory = os.open(files[0][0].parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
