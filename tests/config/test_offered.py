@@ -86,6 +86,15 @@ def test_every_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["alert"] in text
 
 
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_one_cluster_does_not_hide_another(rule: dict[str, Any]) -> None:
+    """Two clusters are two jobs: a sum or a maximum over both would have the leader of one stand for the other."""
+    expr = rule["expr"]
+    assert not re.search(r"\b(sum|max|min|avg|count) *\(", expr), "an aggregation without `by (job…)`"
+    assert all(by.split(",")[0] == "job" for by in re.findall(r"\bby \(([^)]*)\)", expr)), expr
+    assert 'job="' not in expr, "one job only"
+
+
 def test_the_unit_runs_commands_that_there_are() -> None:
     from coordinator.cli.program import parser
 
