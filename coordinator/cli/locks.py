@@ -23,7 +23,7 @@ async def _list(client: Client, options: argparse.Namespace) -> Shown:
         if len(page) < size:
             break
     rows = [
-        [each["lock_key"], _mode(each), each["holder"], each["fencing_token"], lasting(each["ttl_ms"]),
+        [each["lock_key"], _mode(each), _holder(each), each["fencing_token"], lasting(each["ttl_ms"]),
          each["queue_length"]]
         for each in found
     ]  # fmt: skip
@@ -51,7 +51,13 @@ async def _get(client: Client, options: argparse.Namespace) -> Shown:
 
 
 def _mode(lock: dict[str, Any]) -> str:
-    return f"{lock['mode']}, {lock['permits']} permits" if lock["permits"] > 1 else str(lock["mode"])
+    return f"semaphore of {lock['permits']}" if lock["permits"] > 1 else str(lock["mode"])
+
+
+def _holder(lock: dict[str, Any]) -> str | None:
+    """The token beside it is the newest of them all."""
+    others = lock["holder_count"] - 1
+    return lock["holder"] if others < 1 else f"{lock['holder']} and {others} other{'s' if others > 1 else ''}"
 
 
 async def _break(client: Client, options: argparse.Namespace) -> Shown:

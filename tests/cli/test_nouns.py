@@ -76,6 +76,10 @@ def test_locks(cluster: Up, answer: Answer, text: Text) -> None:
     ] == keys[:2]
     assert text("locks", "list", "--prefix", "locks/2").splitlines()[1].startswith("locks/2  exclusive  h ")
     assert "nobody waits" in text("locks", "get", "locks/2")
+    for client in ("a", "b"):
+        body = {"lock_key": "pool/1", "client_id": client, "lease_time_ms": 600_000, "permits": 3}
+        call(cluster, "POST", "/locks/acquire", body)
+    assert "semaphore of 3  a and 1 other " in text("locks", "list", "--prefix", "pool/"), "not as if a had it alone"
     assert text("locks", "break", "locks/2").split() == ["broken", "locks/2", "holders", "1"]
     assert [each["lock_key"] for each in answer("locks", "list", "--prefix", "locks/")["locks"]] == keys[:2]
 
