@@ -19,7 +19,7 @@ from typing import Any, Literal
 from coordinator.addresses import split_address
 from coordinator.authority import described
 from coordinator.config import NodeConfig
-from coordinator.endpoint import Endpoint, EndpointError, call
+from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, call
 
 Verdict = Literal["well", "mind", "ill"]
 
@@ -40,6 +40,7 @@ _UNWRITABLE = {
     errno.EROFS: "dmesg says why; if the disk fails, it and then the node must be replaced (holdfast member replace)",
     errno.EACCES: "run as its owner, or chown it",
 }
+_UNAUTHENTICATED = 401
 _VOLATILE = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 
@@ -239,22 +240,27 @@ def _certificates(config: NodeConfig) -> Iterator[Finding]:
 # --- the cluster ----------------------------------------------------------------------------------------------------
 
 
-def of_cluster(endpoints: Sequence[Endpoint], timeout_s: float) -> Iterator[Finding]:
-    """What each node says, and whether they say the same. Asks the members that the first one to answer names."""
-    seen = _first_answer(endpoints, timeout_s)
-    if seen is None:
-        tried = ", ".join(each.base for each in endpoints)
-        yield Finding(
-            "cluster", "ill", f"no node answers at {tried}", "start one, or say --endpoints; RUNBOOKS.md, lost quorum"
-        )
+def of_cluster(endpoints: Sequence[Endpoint], timeout_s: float, cluster_id: str | None = None) -> Iterator[Finding]:
+    """What each node says, and whether they say the same. Asks the members that the first one to answer names.
+
+    `cluster_id`: whose nodes they should be, where that is known.
+    """
+    refused: list[Finding] = []
+    first = _first_answer(endpoints, timeout_s, refused)
+    if first is None:
+        yield from refused or [Finding("cluster", "ill", "no endpoint was given", "say --endpoints HOST:PORT")]
         return
+    endpoint, seen = first
+    if cluster_id is not None and seen["cluster_id"] != cluster_id:
+        told = f"{endpoint.base} is of the cluster {seen['cluster_id']}, the file of {cluster_id}"
+        yield Finding("cluster", "ill", told, "say --endpoints of the nodes that the file is about")
+    scheme = endpoint.base.partition("://")[0]
     views: dict[str, dict[str, Any]] = {}
     for member in seen["members"]:
         yield _reached(f"{member['id']} peer", member["peer"])
+        node = replace(endpoint, address=f"{scheme}://{member['http']}")
         try:
-            views[member["id"]] = call(
-                replace(endpoints[0], address=member["http"]), "GET", "/api/v1/cluster", None, timeout_s
-            )
+            views[member["id"]] = call(node, "GET", "/api/v1/cluster", None, timeout_s)
         except EndpointError as error:
             yield Finding(member["id"], "ill", str(error), "start it; if its disk is lost, holdfast member replace")
     newest = max((view["revision"] for view in views.values()), default=0)
@@ -264,13 +270,19 @@ def of_cluster(endpoints: Sequence[Endpoint], timeout_s: float) -> Iterator[Find
     yield _levels(seen)
 
 
-def _first_answer(endpoints: Sequence[Endpoint], timeout_s: float) -> dict[str, Any] | None:
+def _first_answer(
+    endpoints: Sequence[Endpoint], timeout_s: float, refused: list[Finding]
+) -> tuple[Endpoint, dict[str, Any]] | None:
+    """The first that tells of its cluster; `refused` gets what became of those that were asked before."""
     for endpoint in endpoints:
         try:
-            seen: dict[str, Any] = call(endpoint, "GET", "/api/v1/cluster", None, timeout_s)
-        except EndpointError:
-            continue
-        return seen
+            return endpoint, call(endpoint, "GET", "/api/v1/cluster", None, timeout_s)
+        except NoAnswer as error:
+            do = "start one, or say --endpoints (with TLS also --ca); RUNBOOKS.md, lost quorum"
+            refused.append(Finding("cluster", "ill", str(error), do))
+        except EndpointError as error:
+            do = "say --token-file, with a token of this cluster" if error.status == _UNAUTHENTICATED else ""
+            refused.append(Finding("cluster", "ill", f"{endpoint.base} refuses: {error}", do))
     return None
 
 
@@ -314,16 +326,16 @@ def _levels(seen: dict[str, Any]) -> Finding:
     """Nodes of two releases: an upgrade that is under way, or was left half done."""
     level = seen.get("level", 1)
     known = {each["id"]: each.get("known_level") or 1 for each in seen["members"] if each["applied"] is not None}
+    missing = sorted(each["id"] for each in seen["members"] if each["id"] not in known)
     newest = max(known.values(), default=level)
     behind = sorted(node for node, most in known.items() if most < newest)
     if behind:
         told = f"level {level}; {', '.join(behind)} must know {newest} before it is raised"
         return Finding("level", "mind", told, "OPERATIONS.md, upgrade: go on with them, or remove their level_at_most")
     if newest > level:
-        missing = sorted(each["id"] for each in seen["members"] if each["id"] not in known)
         told = f"level {level}, and all that answer know {newest}"
         return Finding("level", "mind", told, f"start {', '.join(missing)}" if missing else "look again in a second")
-    return Finding("level", "well", f"level {level}, which every node knows")
+    return Finding("level", "well", f"level {level}, which {'all that answer know' if missing else 'every node knows'}")
 
 
 def _size(count: int) -> str:

@@ -78,7 +78,7 @@ def _asked(endpoint: Endpoint, request: urllib.request.Request, timeout_s: float
         answer: http.client.HTTPResponse = opener.open(request, timeout=timeout_s)
         return answer
     except urllib.error.HTTPError as error:
-        raise _refusal(error) from None
+        raise _refusal(request, error) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _no_answer(endpoint, request, error) from None
 
@@ -130,12 +130,13 @@ _SO = {
 }
 
 
-def _refusal(error: urllib.error.HTTPError) -> EndpointError:
+def _refusal(request: urllib.request.Request, error: urllib.error.HTTPError) -> EndpointError:
     with error:
         try:
             told = json.load(error)["error"]
             outcome = str(told["outcome"])
-            message = f"{told['message']}. {_SO[outcome]}"
+            looked = request.get_method() == "GET" and outcome == "denied"
+            message = str(told["message"]) if looked else f"{told['message']}. {_SO[outcome]}"
             return EndpointError(message, status=error.code, code=told["code"], outcome=outcome)
         except (OSError, ValueError, KeyError, TypeError):
             return EndpointError(f"HTTP {error.code} {error.reason}", status=error.code)

@@ -18,7 +18,7 @@ PAGE = 1_000
 
 Handler = Callable[["Client", argparse.Namespace], Awaitable[Shown]]
 
-_HINTS = {
+HINTS = {
     "unknown_namespace": "holdfast namespace list shows those there are; holdfast namespace put NAME makes one",
     "unknown_resource": "holdfast resources list --prefix … shows what is registered",
     "unknown_lease": "holdfast lease list --prefix … shows those there are",
@@ -91,7 +91,7 @@ def refuse(options: argparse.Namespace, error: HoldfastError) -> int:
     from coordinator.client import Denied, OutcomeUnknown  # noqa: PLC0415 - as above
 
     if isinstance(error, Denied):
-        return complain(options, str(error), 1, code=error.code, hint=_HINTS.get(error.code, ""))
+        return complain(options, str(error), 1, code=error.code, hint=HINTS.get(error.code, ""))
     unknown = isinstance(error, OutcomeUnknown)
     told = {"code": error.code or ("outcome_unknown" if unknown else "unavailable")}
     return complain(options, str(error), 75, **told, outcome="unknown" if unknown else "retry", hint=_UNREACHABLE)

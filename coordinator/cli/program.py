@@ -33,6 +33,7 @@ from coordinator.cli import (
     watch,
 )
 from coordinator.cli.arguments import Commands, Parser, add_command, add_json
+from coordinator.cli.asking import HINTS
 from coordinator.cli.output import Shown, complain
 from coordinator.config import ConfigError
 from coordinator.devcluster import DevClusterError
@@ -74,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(options, str(error), TRY_AGAIN, code="unavailable", outcome=error.outcome)
     except EndpointError as error:
         code = FAILED if error.outcome == "denied" else TRY_AGAIN
-        return complain(options, str(error), code, code=error.code, outcome=error.outcome)
+        return complain(
+            options, str(error), code, code=error.code, outcome=error.outcome, hint=HINTS.get(error.code, "")
+        )
     except (ConfigError, DevClusterError, TrustError) as error:
         return complain(options, str(error), FAILED)
     except KeyboardInterrupt:

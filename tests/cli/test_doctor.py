@@ -45,6 +45,26 @@ def test_a_healthy_cluster_has_nothing_to_mend(
     assert found["leader"]["verdict"] == "well"
 
 
+def test_the_cluster_is_the_one_that_the_file_names(
+    cluster: Up, doctor: Callable[..., tuple[int, Findings]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_ENDPOINTS", raising=False)
+    _, found = doctor("--config", str(cluster.data / "n2.toml"))
+    assert found["leader"]["verdict"] == "well", found
+    assert f"127.0.0.1:{cluster.peer_base + 1} " in found["n1 peer"]["seen"]
+
+
+def test_the_nodes_of_another_cluster_are_not_taken_for_those_of_the_file(
+    cluster: Up, doctor: Callable[..., tuple[int, Findings]]
+) -> None:
+    config, lines = cluster.data / "other.toml", (cluster.data / "n1.toml").read_text().splitlines()
+    other = "\n".join('cluster_id = "other"' if line.startswith("cluster_id") else line for line in lines)
+    config.write_text(other)
+    code, found = doctor("--config", str(config), "--endpoints", cluster.endpoint(1))
+    assert (code, found["cluster"]["verdict"]) == (1, "ill")
+    assert found["cluster"]["seen"].endswith("is of the cluster development, the file of other")
+
+
 def test_what_is_wrong_is_said_with_what_to_do(
     cluster: Up, tmp_path: Path, doctor: Callable[..., tuple[int, Findings]]
 ) -> None:
@@ -62,12 +82,14 @@ def test_what_is_wrong_is_said_with_what_to_do(
 
 
 def test_a_configuration_that_is_refused_is_a_finding(
-    tmp_path: Path, doctor: Callable[..., tuple[int, Findings]]
+    tmp_path: Path, doctor: Callable[..., tuple[int, Findings]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "n1.toml").write_text('node_idd = "n1"')
-    code, found = doctor("--config", str(tmp_path / "n1.toml"), "--endpoints", free_address())
+    monkeypatch.delenv("HOLDFAST_ENDPOINTS", raising=False)
+    code, found = doctor("--config", str(tmp_path / "n1.toml"))
     assert code == 1
     assert "node_id" in found["configuration"]["do"]
+    assert "no endpoint" in found["cluster"]["seen"], "not some cluster that the file says nothing of"
 
 
 @pytest.mark.parametrize(
@@ -164,18 +186,24 @@ def test_the_real_clocks_agree(seen: Callable[[Host], dict[str, Finding]]) -> No
 
 
 class _Node(BaseHTTPRequestHandler):
-    """Says that it leads, and that another is a member too."""
+    """Says that it leads, and that another is a member too. Without `gone` it asks for a token."""
 
     def do_GET(self) -> None:
+        if not hasattr(self.server, "gone"):
+            error = {"code": "unauthenticated", "message": "an access token is needed", "outcome": "denied"}
+            return self._answer(401, {"error": error})
         port = self.server.server_address[1]
         here = f"127.0.0.1:{port}"
-        gone: str = self.server.gone  # type: ignore[attr-defined]
+        gone: str = self.server.gone
         members = [
             {"id": "n1", "role": "leader", "http": here, "peer": here, "applied": 9, "known_level": 1},
             {"id": "n2", "role": "follower", "http": gone, "peer": gone, "applied": None, "known_level": None},
         ]
-        body = json.dumps({"leader": "n1", "term": 3, "revision": 9, "level": 1, "members": members}).encode()
-        self.send_response(200)
+        return self._answer(200, {"leader": "n1", "term": 3, "revision": 9, "level": 1, "members": members})
+
+    def _answer(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -184,15 +212,31 @@ class _Node(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_peer_that_cannot_be_reached_is_named_with_what_to_do() -> None:
-    server, gone = ThreadingHTTPServer(("127.0.0.1", 0), _Node), free_address()
-    server.gone = gone  # type: ignore[attr-defined]
+def _found(gone: str | None) -> dict[str, Finding]:
+    """At one such node."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Node)
+    if gone is not None:
+        server.gone = gone  # type: ignore[attr-defined]
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         found = {each.what: each for each in of_cluster([Endpoint(f"127.0.0.1:{server.server_address[1]}")], 5.0)}
         server.shutdown()
+    return found
+
+
+def test_a_peer_that_cannot_be_reached_is_named_with_what_to_do() -> None:
+    gone = free_address()
+    found = _found(gone)
     assert [name for name, each in found.items() if each.verdict == "ill"] == ["n2 peer", "n2"]
     assert gone in found["n2 peer"].seen
     assert "open the port between the nodes" in found["n2 peer"].do
     assert "start it; if its disk is lost, holdfast member replace" in found["n2"].do
     assert found["n1 peer"].verdict == found["n1"].verdict == found["leader"].verdict == "well"
+    assert found["level"].seen == "level 1, which all that answer know"
+
+
+def test_a_node_that_asks_for_a_token_is_not_taken_for_one_that_is_down() -> None:
+    told = _found(None)["cluster"]
+    assert told.verdict == "ill"
+    assert told.seen.endswith("refuses: an access token is needed")
+    assert "--token-file" in told.do

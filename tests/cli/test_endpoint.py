@@ -84,3 +84,13 @@ def test_an_endpoint_that_is_none_is_a_mistake_of_whoever_says_it(
         code = main([*words, "--endpoint", where, "--timeout", "0.5"])
         told = capsys.readouterr().err
         assert code == (75 if where == "a b:1" else 1) and told.startswith("holdfast: "), (words, told)
+
+
+def test_who_needs_a_token_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    said = json.dumps({"error": {"code": "unauthenticated", "message": "a token is needed", "outcome": "denied"}})
+    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(said)
+    with answering(head + said.encode()) as address:
+        assert main(["status", "--endpoint", address]) == 1
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first == "holdfast: a token is needed", "who only looked needs not be told that nothing was changed"
+    assert "--token-file" in hint
