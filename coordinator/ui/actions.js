@@ -20,7 +20,6 @@ function confirmed(ask, key, then) {
   const leave = h("button", { type: "button", autofocus: true }, "Leave it");
   const heading = h("h2", { id: "dialog-title" }, ask.title);
   const form = h("form", { method: "dialog" }, heading, ask.text.map((text) => h("p", {}, text)),
-    access.token ? null : h("p", { class: "hint" }, "No access token is set. Where tokens are required the node will refuse."),
     trouble, h("div", { class: "choices" }, leave, go));
   const dialog = open(form, key);
   leave.addEventListener("click", () => dialog.close());

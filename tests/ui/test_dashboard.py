@@ -98,6 +98,12 @@ def _break_it_by_keyboard(page: Page) -> None:
     page.wait_for_text("#notices", "broken")
 
 
+def test_a_list_says_what_keeps_a_resource_that_nothing_refers_to(node: str, page: Page, calm: None) -> None:
+    ask(node, "PUT", "/resources/root", {"provider": "files", "kind": "segment", "pinned": True})
+    page.view("#/graph?prefix=root")
+    page.wait_for_text("#resources", "live pinned")
+
+
 def test_a_leaked_cycle_is_found_with_what_keeps_it(node: str, page: Page, calm: None) -> None:
     graph(node, *CYCLE, ("cache/2", "blob/7"))
     leak = {"resource_id": "app/catalogue", "client_id": "renderer-3", "lease_duration_ms": 300_000}

@@ -35,7 +35,7 @@ function list(root, prefix, state, live) {
     path: "/api/v1/resources", query: { prefix, state }, items: "resources",
     draw: (resources) => table(null, [
       ["Resource", (each) => to("graph", { id: each.resource_id }, named(each.resource_id))],
-      ["State", standing],
+      ["State", (each) => [standing(each), each.pinned ? h("span", { class: "muted" }, " pinned") : null]],
       ["Provider", (each) => named(each.provider)],
       ["Kind", (each) => named(each.kind)],
       ["Leases", (each) => count(each.leases), "number"],
