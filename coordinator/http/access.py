@@ -240,7 +240,8 @@ def _check_owner(token: AccessToken, right: Right, namespace: str, need: Need, c
 
 def check_client(token: AccessToken, client_id: str) -> None:
     if not token.owns(client_id):
-        message = f"this access token acts only as {token.identity} or {token.identity}/…, not as {client_id[:64]}"
+        own = f"{token.identity} or {token.identity}/…"
+        message = f"this access token acts only as {own}, not as {client_id[:64]}; give such a client_id (--client)"
         raise ApiError(403, "forbidden", message, details={"field": "client_id"})
 
 

@@ -151,6 +151,7 @@ def test_a_bound_token_acts_for_nobody_else() -> None:
                    "Authorization": f"Bearer {other}", "Content-Type": "application/x-holdfast-leases"}  # fmt: skip
         beaten = await door.client.post("/api/v1/heartbeats", data=packed, headers=headers)
         assert beaten.status == 403
+        assert "give such a client_id (--client)" in (await beaten.json())["error"]["message"], "what to do about it"
         assert door.host.replica.machine.digest() == before
 
     behind_the_door(scenario)
