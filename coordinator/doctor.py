@@ -255,17 +255,20 @@ def of_cluster(endpoints: Sequence[Endpoint], timeout_s: float, cluster_id: str 
         told = f"{endpoint.base} is of the cluster {seen['cluster_id']}, the file of {cluster_id}"
         yield Finding("cluster", "ill", told, "say --endpoints of the nodes that the file is about")
     scheme = endpoint.base.partition("://")[0]
+    nodes = {each["id"]: replace(endpoint, address=f"{scheme}://{each['http']}") for each in seen["members"]}
     views: dict[str, dict[str, Any]] = {}
     for member in seen["members"]:
         yield _reached(f"{member['id']} peer", member["peer"])
-        node = replace(endpoint, address=f"{scheme}://{member['http']}")
         try:
-            views[member["id"]] = call(node, "GET", "/api/v1/cluster", None, timeout_s)
+            views[member["id"]] = call(nodes[member["id"]], "GET", "/api/v1/cluster", None, timeout_s)
         except EndpointError as error:
             yield Finding(member["id"], "ill", str(error), "start it; if its disk is lost, holdfast member replace")
     newest = max((view["revision"] for view in views.values()), default=0)
+    led = any(view["leader"] is not None for view in views.values())
     for node_id, view in views.items():
-        yield _member(node_id, view, newest - view["revision"])
+        # The others have a leader: what this one lacks it knows best itself.
+        why = _not_ready(nodes[node_id], timeout_s) if led and view["leader"] is None else ""
+        yield _member(node_id, view, newest - view["revision"], why)
     yield _leader(views, len(seen["members"]))
     yield _levels(seen)
 
@@ -296,10 +299,21 @@ def _reached(what: str, address: str) -> Finding:
     return Finding(what, "well", f"{address} takes connections, {taken_ms:.1f} ms away")
 
 
-def _member(node_id: str, view: dict[str, Any], lag: int) -> Finding:
+def _not_ready(node: Endpoint, timeout_s: float) -> str:
+    """Why it does not serve, in its own words."""
+    try:
+        call(node, "GET", "/readyz", None, timeout_s)
+    except EndpointError as error:
+        return str(error)
+    return ""
+
+
+def _member(node_id: str, view: dict[str, Any], lag: int, why: str) -> Finding:
     own = next((each for each in view["members"] if each["id"] == node_id), None)
     if own is None:
         return Finding(node_id, "ill", "it does not think that it is a member", "it was removed: stop it")
+    if why:
+        return Finding(node_id, "ill", f"{own['role']}, not ready: {why}", "RUNBOOKS.md, a node is down")
     if lag > LAG_REVISIONS:
         return Finding(node_id, "mind", f"{own['role']}, {lag} revisions behind", "wait; RUNBOOKS.md, a node lags")
     return Finding(node_id, "well", f"{own['role']}, term {view['term']}, revision {view['revision']}")

@@ -135,7 +135,7 @@ def _refusal(request: urllib.request.Request, error: urllib.error.HTTPError) -> 
         try:
             told = json.load(error)["error"]
             outcome = str(told["outcome"])
-            looked = request.get_method() == "GET" and outcome == "denied"
+            looked = request.get_method() == "GET" and outcome != "unknown"
             message = str(told["message"]) if looked else f"{told['message']}. {_SO[outcome]}"
             return EndpointError(message, status=error.code, code=told["code"], outcome=outcome)
         except (OSError, ValueError, KeyError, TypeError):

@@ -192,6 +192,9 @@ class _Node(BaseHTTPRequestHandler):
         if not hasattr(self.server, "gone"):
             error = {"code": "unauthenticated", "message": "an access token is needed", "outcome": "denied"}
             return self._answer(401, {"error": error})
+        if self.path == "/readyz":
+            error = {"code": "not_ready", "message": "this data directory is new", "outcome": "retry"}
+            return self._answer(503, {"error": error})
         port = self.server.server_address[1]
         here = f"127.0.0.1:{port}"
         gone: str = self.server.gone
@@ -240,3 +243,20 @@ def test_a_node_that_asks_for_a_token_is_not_taken_for_one_that_is_down() -> Non
     assert told.verdict == "ill"
     assert told.seen.endswith("refuses: an access token is needed")
     assert "--token-file" in told.do
+
+
+def test_a_node_without_the_leader_that_others_have_says_why() -> None:
+    """One that was started with an empty directory in the place of its own takes connections, and answers."""
+
+    class Forgetful(_Node):
+        def _answer(self, status: int, document: Any) -> None:
+            super()._answer(status, document if status != 200 else {**document, "leader": None})
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+        here = "{}:{}".format(*server.server_address)
+        server.gone = here  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = _found(here)
+        server.shutdown()
+    assert (found["n2"].verdict, found["n2"].seen) == ("ill", "follower, not ready: this data directory is new")
+    assert (found["n1"].verdict, found["leader"].verdict) == ("well", "mind")
