@@ -25,7 +25,7 @@ SHARED_FOR = 256
 """So many turns of one lane after the last one of another, it counts as alone."""
 MUCH_COMMANDS, MUCH_BYTES = 32, 32 * KIB
 """With so many commands or bytes, an entry costs little more than what is in it."""
-REST = 2
+REST = 4
 """So many times as long as its last entry took, background work pauses."""
 
 
@@ -225,8 +225,8 @@ class Lanes(Generic[T]):
 class Background:
     """When work in the background may enter the log: one entry of it at a time, then a pause if others use the log.
 
-    The pause is twice as long as that entry took, from here to being applied: when everything is slow it is longer, and
-    most of the log's time is the others'. They also see to it that the end of the pause is noticed.
+    The pause is REST times as long as that entry took, from here to being applied: when everything is slow it is
+    longer, and most of the log's time is the others'. They also see to it that the end of the pause is noticed.
     """
 
     def __init__(self, clock: Clock) -> None:

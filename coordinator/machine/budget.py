@@ -11,3 +11,5 @@ from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY, MAX_TIMER_CHECKS_
 class Budget:
     expiries: int = MAX_EXPIRIES_PER_ENTRY
     checks: int = MAX_TIMER_CHECKS_PER_ENTRY
+    sets: bool = True
+    """Whether sets of garbage are cut, which takes long however little of them."""

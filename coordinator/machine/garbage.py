@@ -17,6 +17,7 @@ from coordinator.machine import cutting, leases, reclaims, resources
 from coordinator.machine.budget import Budget
 from coordinator.machine.commands import DeleteResource, ProposeSet, SettleSuspects, SuspectResources
 from coordinator.machine.graph import CLAIMED, DELAYED, LIVE, NO_LIST, ORPHAN, SUSPECTS, Condemned, Proposal
+from coordinator.machine.levels import LITTLE_GARBAGE
 from coordinator.machine.limits import MAX_EDGES_COUNTED, MAX_SET_NUMBER, NEVER_MS
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, ResourceDeleted, Result, SetTaken, SuspectsSettled
@@ -53,6 +54,8 @@ def propose(state: State, _: Namespace, command: ProposeSet) -> Result:
         return SetTaken(len(proposal.members), condemned=False)
     state.proposal = None
     state.condemned[proposal.number] = Condemned(proposal.members)
+    if state.level >= LITTLE_GARBAGE:
+        drain(state, Budget())
     return SetTaken(len(proposal.members), condemned=True)
 
 
@@ -162,7 +165,7 @@ def _worked_off(state: State, budget: Budget) -> Iterator[int]:
             return
         budget.expiries -= 1
         yield slot
-    for number, condemned in list(state.condemned.items()):
+    for number, condemned in list(state.condemned.items()) if budget.sets else ():
         while condemned.position < len(condemned.members):
             yield from cutting.cut_next(state, condemned, budget)
             if budget.expiries <= 0:

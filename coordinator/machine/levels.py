@@ -12,18 +12,23 @@ What each level brought:
 2. Snapshot format 7, which says the level. A clean-up that is over is known only in the namespace that it was of
    (`graph.FormerTenants`); below, every namespace is told `already_done`. When too many request ids are remembered,
    the oldest of the namespace with the most of them goes; below, the oldest of all.
+3. Sets of garbage are cut by sweeps and by the entry that found one, and an entry does little of other garbage; below,
+   every entry cuts as much of them as it may, and whoever asked for something else waits for that.
 """
 
 from __future__ import annotations
 
 OLDEST = 1
-LEVEL = 2
+LEVEL = 3
 """The newest level that this release knows."""
 
 FORMERS = 2
 """From this level on it is remembered whose clean-ups were over in a slot."""
 SHARES = 2
 """From this level on each namespace has a share of the remembered requests."""
+
+LITTLE_GARBAGE = 3
+"""From this level on an entry of something else does little of what is garbage."""
 
 MAX_LEVEL = 1 << 16
 

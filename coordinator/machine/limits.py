@@ -71,6 +71,9 @@ MAX_LISTED_LANES = 1_000
 MAX_EXPIRIES_PER_ENTRY = 100
 """Leases expired, released with their session, or forgotten in one entry without being asked for by name."""
 MAX_TIMER_CHECKS_PER_ENTRY = 16_000
+MAX_CUTS_PER_ENTRY = 10
+"""Resources that nothing refers to any more, and references of them that are cut, in one entry without a sweep: what
+was just released goes at once, and nobody notices the rest."""
 MAX_SWEEP = 20_000
 """What a `Sweep` command may ask for on top."""
 

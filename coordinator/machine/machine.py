@@ -26,8 +26,8 @@ from coordinator.machine.audit import Audit
 from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
-from coordinator.machine.levels import LEVEL, OLDEST, SHARES, TooNew
-from coordinator.machine.limits import MAX_HOLDERS_PER_KEY, MAX_NOW_MS, MAX_WAITERS_PER_KEY
+from coordinator.machine.levels import LEVEL, LITTLE_GARBAGE, OLDEST, SHARES, TooNew
+from coordinator.machine.limits import MAX_CUTS_PER_ENTRY, MAX_HOLDERS_PER_KEY, MAX_NOW_MS, MAX_WAITERS_PER_KEY
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.requests import fingerprint_of, key_of
 from coordinator.machine.results import Denied, LockBusy, Result
@@ -61,12 +61,13 @@ class Machine:
         state.now_ms = max(state.now_ms, min(now_ms, MAX_NOW_MS))
         state.shared_out = 0
         budget = Budget()
-        sweep.sweep(state, budget)
+        cuts = Budget(MAX_CUTS_PER_ENTRY, sets=False) if state.level >= LITTLE_GARBAGE else budget
+        sweep.sweep(state, budget, cuts)
         self.repeats.clear()
         results = []
         for self._place, raw in enumerate(commands):
             results.append(self._apply_one(raw))
-        garbage.drain(state, budget)
+        garbage.drain(state, cuts)
         tombstones.purge(state, budget)
         self._ring.add(index, tuple(state.events))
         state.events.clear()

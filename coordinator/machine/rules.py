@@ -57,7 +57,8 @@ def _delete_session(state: State, namespace: Namespace, command: c.DeleteSession
 
 
 def _sweep(state: State, _: Namespace, command: c.Sweep) -> Result:
-    expired = sweep.sweep(state, Budget(command.limit, 8 * command.limit))
+    budget = Budget(command.limit, 8 * command.limit)
+    expired = sweep.sweep(state, budget, budget)
     return Swept(expired, sweep.backlog(state))
 
 

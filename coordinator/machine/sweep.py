@@ -19,8 +19,8 @@ from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, WORKER_M
 CHECKED_AT_ONCE = 2_000
 
 
-def sweep(state: State, budget: Budget) -> int:
-    """Works off what is due, within `budget`; answers how much was."""
+def sweep(state: State, budget: Budget, cuts: Budget) -> int:
+    """Works off what is due, within `budget`, and what is garbage, within `cuts`; answers how much was due."""
     before = budget.expiries
     state.requests.forget_old(state.now_ms)
     _keep_agenda(state, budget)
@@ -30,7 +30,7 @@ def sweep(state: State, budget: Budget) -> int:
     _expire_leases(state, budget)
     tasks.keep_time(state, budget)
     garbage.keep_time(state, budget)
-    garbage.drain(state, budget)
+    garbage.drain(state, cuts)
     tombstones.purge(state, budget)
     return before - budget.expiries
 

@@ -8,9 +8,24 @@ import pytest
 from coordinator.machine import commands as c
 from coordinator.machine.codec import encode_command
 from coordinator.machine.collection import Collection, CollectionCounts
+from coordinator.machine.garbage import backlog
+from coordinator.machine.levels import LEVEL, LITTLE_GARBAGE, OLDEST
+from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY
 from tests.http.test_page_work import counted
 from tests.machine.driver import Driver
-from tests.service.graphs import BUFFER_MS, finish, held_ring, live, next_command, pass_buffers, pending, put, ring
+from tests.service.graphs import (
+    BUFFER_MS,
+    finish,
+    held_ring,
+    live,
+    next_command,
+    pass_buffers,
+    pending,
+    put,
+    ring,
+    state_of,
+    sweep,
+)
 from tests.service.lone import LoneHost
 
 FEW, MANY = 20, 2_000
@@ -78,3 +93,34 @@ def test_finding_and_condemning_a_cycle_costs_what_it_is_and_not_what_there_is()
         return work.lines
 
     assert cost(MANY) <= cost(FEW) + SPARE_LINES
+
+
+@pytest.mark.parametrize("level", range(OLDEST, LEVEL + 1))
+def test_who_asks_for_a_lock_does_not_work_off_a_set_of_garbage(level: int) -> None:
+    """It is the sweeps' to cut, and nearly all of it is there when others were served meanwhile."""
+    host = LoneHost()
+    host.run(c.RaiseLevel(level))
+    held_ring(host, MANY)
+    lock = encode_command(c.AcquireLock("lock", "a", BUFFER_MS))
+
+    def cost() -> int:
+        with counted() as work:
+            host.apply(lock)
+        return work.lines
+
+    host.apply(lock)
+    alone = cost()
+    host.run(c.ReleaseLease("r0", "a"))
+    collection = Collection(host.replica.machine, CollectionCounts())
+    while not state_of(host).condemned:
+        command = next_command(collection)
+        collection.answered(command, host.run(command)[0])
+    found = backlog(state_of(host))
+    beside = cost()
+    assert found > MANY - 2 * MAX_EXPIRIES_PER_ENTRY
+    if level < LITTLE_GARBAGE:
+        assert beside > 2 * alone and backlog(state_of(host)) < found, "the release before is as it was"
+    else:
+        assert beside <= alone + SPARE_LINES and backlog(state_of(host)) == found
+    sweep(host)
+    assert (live(host), pending(host)) == (0, MANY)

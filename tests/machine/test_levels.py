@@ -119,7 +119,7 @@ def raised() -> Machine:
 def test_a_state_of_a_level_that_is_not_known_is_refused_and_says_what_to_do() -> None:
     older = restored(FORMAT_6, OLDEST)
     before = older.digest()
-    with pytest.raises(TooNew, match=r"of level 2, and this node knows levels up to 1: start it with a release"):
+    with pytest.raises(TooNew, match=rf"of level {LEVEL}, and this node knows levels up to 1: start it with a release"):
         older.restore([frozen(raised())])
     assert older.digest() == before, "all or nothing"
 
@@ -141,7 +141,7 @@ def test_other_formats_are_refused(kind: tuple[int, ...], error: type[Exception]
 
 def test_an_entry_that_raises_to_an_unknown_level_is_not_applied() -> None:
     machine = Machine(OLDEST)
-    with pytest.raises(TooNew, match="start it with a release that knows level 2"):
+    with pytest.raises(TooNew, match=f"start it with a release that knows level {LEVEL}"):
         machine.apply(1, 0, [encode_command(RAISE)])
 
 

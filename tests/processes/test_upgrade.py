@@ -210,7 +210,7 @@ def _go_back(nodes: Nodes) -> None:
     nodes.stop("n2")
     nodes.start("n2", older=True)
     assert nodes.processes["n2"].wait(DEADLINE_S) == EXIT_BROKEN
-    assert "and this node knows levels up to 1: start it with a release that knows level 2" in nodes.log("n2")
+    assert f"and this node knows levels up to 1: start it with a release that knows level {LEVEL}" in nodes.log("n2")
     nodes.any("leases/acquire", {"resource_id": "after", "client_id": "ann", "lease_duration_ms": LONG_MS})
     nodes.start("n2", older=False)
     nodes.wait_for_all()

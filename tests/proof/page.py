@@ -26,10 +26,11 @@ NOT_COVERED = (
     "tests/api/test_wall_clock.py, not in the robustness run.",
     "Clusters in network namespaces have no frames delayed, doubled or corrupted: packet filters only lose. That is "
     "done to those behind proxies.",
-    "Mixed versions: a rolling upgrade from level 1 to 2 is simulated under faults (tests/sim/test_upgrade.py) and "
-    "done with real processes (tests/processes/test_upgrade.py), and logs and snapshots that the release before levels "
-    "wrote are replayed (tests/data). In all of them this release stands for the older one, by `level_at_most`; no run "
-    "of this page has two releases, and there is one version of the peer protocol so far.",
+    "Mixed versions: a rolling upgrade from level 1 to the newest one is simulated under faults "
+    "(tests/sim/test_upgrade.py) and done with real processes (tests/processes/test_upgrade.py), and logs and "
+    "snapshots that the release before levels wrote are replayed (tests/data). In all of them this release stands for "
+    "the older one, by `level_at_most`; no run of this page has two releases, and there is one version of the peer "
+    "protocol so far.",
 )
 
 
