@@ -36,6 +36,9 @@ MIN_ATTEMPT_S = 0.5
 CONNECT_S = 1.0
 CONNECT_AT = 0.9
 """The part of an attempt that a connection may take to be made. Past it nothing was sent, and that is known."""
+HUNG_UP_S = 1.0
+"""Who ends a connection sooner than this, without an answer that could be read, is no node to wait at: one that serves
+TLS and was asked without, or another port than the one of HTTP."""
 LAST_ATTEMPT_S = 0.1
 LAST_ATTEMPT_AT = 1 / 10
 """No attempt but the first begins with less time, or less of the time there was, to be answered in. What it asked for
@@ -249,8 +252,8 @@ class Calls:
             raise _Retry(f"{endpoint} cannot be reached ({why})", unknown=False, reached=False) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             self.members.unreached()
-            why = f"{endpoint} did not answer ({type(error).__name__}: {error})"
-            raise _Retry(why, unknown=True) from error
+            reached = isinstance(error, TimeoutError) or clock.now() - sent >= HUNG_UP_S
+            raise _Retry(_unanswered(endpoint, error), unknown=True, reached=reached) from error
         self.members.heard(headers.get("X-Holdfast-Leader", ""))
         content = _decoded(raw)
         if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:
@@ -263,6 +266,14 @@ class Calls:
 def _untaken(what: str, failure: str, *, mutates: bool) -> Unavailable:
     known = "; it was not done" if mutates else ""
     return Unavailable(f"no node took {what} in time{known}: {failure}; is a majority of the cluster running?")
+
+
+def _unanswered(endpoint: str, error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):  # its text quotes what came, which may be anything
+        return f"{endpoint} does not answer in HTTP: is it the node's http address, and not its peer or gRPC one?"
+    told = f"{endpoint} did not answer ({type(error).__name__}: {error})"
+    broken = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+    return f"{told}; does it serve TLS (https://)?" if broken and endpoint.startswith("http://") else told
 
 
 async def _pause(seconds: float, until: float) -> None:

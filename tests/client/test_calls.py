@@ -307,6 +307,29 @@ def test_nobody_is_waited_at_who_was_never_reached() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(b"", r"does it serve TLS \(https://\)\?"), (b"\x00\t\x91\xa7refused", "is it the node's http address")],
+    ids=["hangs up, as a port of TLS", "answers in something else, as a port of peers"],
+)
+def test_nobody_is_waited_at_who_is_no_node(said: bytes, told: str) -> None:
+    async def scenario() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(said)
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+            async with Client(address, timeout=0.5) as client:
+                begun = clock.now()
+                with pytest.raises(OutcomeUnknown, match=told):
+                    await client.lock("k").acquire()
+                assert clock.now() - begun < 0.5 + SLACK_S
+
+    run(scenario)
+
+
 def test_who_was_reached_last_is_waited_at_as_long_as_it_takes() -> None:
     async def scenario() -> None:
         async def late(asked: Asked) -> web.Response | None:
