@@ -39,6 +39,7 @@ HINTS = {
     "unauthenticated": "say --token-file FILE, or put the token into $HOLDFAST_ACCESS_TOKEN",
     "forbidden": "holdfast token list shows, to an administrator, which token may do what",
     "unknown_token": "holdfast token list shows those there are",
+    "compacted": "holdfast watch --from REVISION goes on from there; without --from, from now on",
     "not_holder": "holdfast locks get KEY shows who has it",
 }
 _UNREACHABLE = "say where its nodes are with --endpoints or $HOLDFAST_ENDPOINTS; holdfast status shows which answer"
@@ -87,14 +88,17 @@ def new_client(options: argparse.Namespace) -> Client:
     )
 
 
-def refuse(options: argparse.Namespace, error: HoldfastError) -> int:
+def refuse(options: argparse.Namespace, error: HoldfastError, so_far: str = "") -> int:
+    """`so_far`: what was done before, of a command that asks more than once."""
     from coordinator.client import Denied, OutcomeUnknown  # noqa: PLC0415 - as above
 
     if isinstance(error, Denied):
-        return complain(options, str(error), 1, code=error.code, hint=HINTS.get(error.code, ""))
+        return complain(options, so_far + str(error), 1, code=error.code, hint=HINTS.get(error.code, ""))
     unknown = isinstance(error, OutcomeUnknown)
     told = {"code": error.code or ("outcome_unknown" if unknown else "unavailable")}
-    return complain(options, str(error), 75, **told, outcome="unknown" if unknown else "retry", hint=_UNREACHABLE)
+    return complain(
+        options, so_far + str(error), 75, **told, outcome="unknown" if unknown else "retry", hint=_UNREACHABLE
+    )
 
 
 # --- paths and pages --------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli import working
-from coordinator.cli.arguments import Commands, add_noun, count, not_negative, positive
-from coordinator.cli.asking import PAGE, add_asking, at, given, more, ms, pages
-from coordinator.cli.output import Bar, Shown, fields, lasting, plain, table
+from coordinator.cli.arguments import Commands, add_noun, add_remote, count, not_negative, positive
+from coordinator.cli.asking import PAGE, add_asking, ask, at, given, more, ms, pages, refuse
+from coordinator.cli.output import Bar, Shown, complain, fields, lasting, plain, table
+from coordinator.endpoint import EndpointError
 
 if TYPE_CHECKING:
     from coordinator.client import Client
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 STATES = ("ready", "delayed", "blocked", "leased", "suspect", "dead", "done")
 FINISHED = ("ready", "dead", "done")
 TIMES = ("lease", "heartbeat", "hold_down", "max_hold_down", "back_off", "max_back_off", "retention")
+PIECE = 500
+"""So many tasks are put in by one request."""
 NUMBERS = ("suspect_beats", "debounce_beats", "max_attempts", "concurrency")
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -92,21 +95,37 @@ def _standing(verb: str) -> Any:
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
+def _run_enqueue(options: argparse.Namespace) -> int:
+    if options.lines == (options.payload is not None):
+        message = "say one PAYLOAD (null for none, - for standard input), or --lines"
+        return complain(options, message, 2, code="usage")
+    return ask(options, _enqueue)
+
+
 async def _enqueue(client: Client, options: argparse.Namespace) -> Shown:
+    from coordinator.client import HoldfastError  # noqa: PLC0415 - as above
+
     said = given(priority=options.priority, delay_ms=ms(options.delay), key=options.key, lock_key=options.lock)
     said |= given(resource_id=options.resource)
     if options.lines:
-        payloads = [_read(line) for line in sys.stdin.read().splitlines() if line]
+        # Not splitlines(): JSON may have line separators of Unicode inside its texts.
+        payloads = [_read(line) for line in sys.stdin.read().split("\n") if line.strip()]
     else:
         payloads = [_read(sys.stdin.read() if options.payload == "-" else options.payload)]
     made: list[dict[str, Any]] = []
-    with Bar("enqueue") as bar:
-        for start in range(0, len(payloads), 500):
-            tasks = [{"payload": payload, **said} for payload in payloads[start : start + 500]]
-            made += (await client.call("POST", at("queues", options.queue, "tasks"), {"tasks": tasks}))["tasks"]
-            bar.at(len(made) / len(payloads), f"{len(made)} of {len(payloads)}")
+    code = 0
+    try:
+        with Bar("enqueue") as bar:
+            for start in range(0, len(payloads), PIECE):
+                tasks = [{"payload": payload, **said} for payload in payloads[start : start + PIECE]]
+                made += (await client.call("POST", at("queues", options.queue, "tasks"), {"tasks": tasks}))["tasks"]
+                bar.at(len(made) / len(payloads), f"{len(made)} of {len(payloads)}")
+    except HoldfastError as error:
+        if not made:
+            raise
+        code = refuse(options, error, f"the first {len(made)} of {len(payloads)} tasks are in, then: ")
     text = "\n".join(each["task_id"] + (" (known already)" if each["existing"] else "") for each in made)
-    return Shown({"queue": options.queue, "tasks": made}, text or "nothing to put in")
+    return Shown({"queue": options.queue, "tasks": made}, text or "nothing to put in", code)
 
 
 def _read(text: str) -> Any:
@@ -115,6 +134,8 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise EndpointError("a payload is nested too deeply", code="bad_request") from None
 
 
 async def _tasks(client: Client, options: argparse.Namespace) -> Shown:
@@ -178,7 +199,7 @@ async def _all_of(client: Client, options: argparse.Namespace, verb: str, done: 
 async def _shards(client: Client, options: argparse.Namespace) -> Shown:
     where = at("queues", options.queue, "shards")
     if options.put is not None:
-        said = {"count": int(options.put)} if options.put.isdigit() else {"shards": options.put.split(",")}
+        said = {"count": int(options.put)} if options.put.isdecimal() else {"shards": options.put.split(",")}
         answer = await client.call("PUT", where, said)
         return Shown(answer, "{shards} shards: {added} added, {removed} removed, {moved} change hands".format(**answer))
     answer = await pages(client, where, {}, "shards", options.limit)
@@ -224,7 +245,10 @@ def add(commands: Commands) -> None:
 
 
 def _add_tasks(actions: Commands) -> None:
-    filling = add_asking(actions, "enqueue", "put a task in; its payload is JSON, else the text itself", _enqueue)
+    about = "put a task in; its payload is JSON, else the text itself"
+    filling = add_remote(
+        actions, "enqueue", about, _run_enqueue, usage="holdfast queue enqueue QUEUE PAYLOAD|--lines [options]"
+    )
     listing = add_asking(actions, "tasks", "its tasks", _tasks)
     listing.add_argument("--state", choices=STATES)
     listing.add_argument("--limit", type=count, default=100, metavar="N", help="default: 100")
@@ -246,7 +270,8 @@ def _add_tasks(actions: Commands) -> None:
         added.add_argument("queue", metavar="QUEUE")
     for added in (getting, revoking, dropping):
         added.add_argument("task", metavar="TASK")
-    filling.add_argument("payload", metavar="PAYLOAD", nargs="?", default="null", help="- reads standard input")
+    payload = filling.add_argument("payload", metavar="PAYLOAD", help="- reads it from standard input")
+    payload.required = False  # nargs="?" would take "nothing" for it as soon as an option stands before it
 
 
 def _whole(text: str) -> int:

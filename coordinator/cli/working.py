@@ -15,7 +15,7 @@ from coordinator.cli import warden
 from coordinator.cli.arguments import Commands, add_remote, count, not_negative
 from coordinator.cli.asking import run_with_client
 from coordinator.cli.guarding import Guarded, Terms
-from coordinator.cli.output import complain
+from coordinator.cli.output import complain, plain
 from coordinator.cli.warden import NOT_FOUND, NOT_RUNNABLE
 from coordinator.cli.wardens import Wardens
 
@@ -122,6 +122,9 @@ class Runner:
         if self._options.json:
             document = {"task_id": task.task_id, "queue": task.queue, "attempt": task.attempt, "exit_code": code}
             print(json.dumps(document), file=sys.stderr, flush=True)
+        elif code:
+            told = f"task {task.task_id} of {plain(task.queue)} failed with exit code {code}, attempt {task.attempt}"
+            print(f"holdfast: {told}", file=sys.stderr, flush=True)
 
 
 def _file_of(payload: Any) -> int:
@@ -187,10 +190,17 @@ async def _work(client: Client, options: argparse.Namespace, wardens: Wardens) -
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
 
+    signalled: list[signal.Signals] = []
+
     def stop(number: signal.Signals) -> None:
+        signalled.append(number)
+        if len(signalled) > 1 and task is not None:
+            task.cancel()
+            return
         worker.drain()
-        if task is not None:
-            loop.add_signal_handler(number, task.cancel)
+        if worker.busy and not options.json:
+            told = f"taking no more tasks; {worker.busy} may end within {options.grace:g} s, a second signal ends it"
+            print(f"holdfast: {told}", file=sys.stderr, flush=True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
@@ -198,7 +208,7 @@ async def _work(client: Client, options: argparse.Namespace, wardens: Wardens) -
     try:
         await worker.run()
     except asyncio.CancelledError:
-        return 128 + signal.SIGTERM
+        return 128 + (signalled[-1] if signalled else signal.SIGTERM)
     finally:
         enough.cancel()
     return complain(options, runner.broken, 1, code="failed", outcome="unknown") if runner.broken else 0
@@ -215,7 +225,7 @@ def _run(options: argparse.Namespace) -> int:
         return complain(options, message, 2, code="usage")
     if shutil.which(options.to_run[0]) is None:
         # Now, and not as the failure of every task in turn until all are dead letters.
-        there = os.path.exists(options.to_run[0])
+        there = "/" in options.to_run[0] and os.path.exists(options.to_run[0])
         why = "it is not executable" if there else "No such file or directory"
         message = f"{options.to_run[0]} cannot be run: {why}"
         return complain(options, message, NOT_RUNNABLE if there else NOT_FOUND, code="usage")

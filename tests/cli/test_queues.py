@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from coordinator.cli.queues import PIECE
 from tests.cli.processes import REPOSITORY, alive
 from tests.waiting import wait_until
 
@@ -56,6 +60,37 @@ def test_queues_and_their_tasks(answer: Answer, text: Text, run: Run) -> None:
     assert (code, "queue purge" in told) == (1, True)
 
 
+def test_payloads_wherever_they_stand(answer: Answer, run: Run) -> None:
+    answer("queue", "put", "payloads", *QUICK)
+    for words in (("payloads", "--priority", "5", '{"a": 1}'), ("--priority", "5", "payloads", '{"a": 1}')):
+        (made,) = answer("queue", "enqueue", *words)["tasks"]
+        assert answer("queue", "task", "payloads", made["task_id"])["payload"] == {"a": 1}
+    for words in (("payloads",), ("payloads", "1", "--lines")):
+        code, _, told = run("queue", "enqueue", *words)
+        assert (code, "PAYLOAD" in told and "--lines" in told) == (2, True), told
+    assert answer("queue", "show", "payloads")["ready"] == 2, "nothing was made of nothing"
+
+
+def test_a_task_for_every_line(answer: Answer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer("queue", "put", "lines", *QUICK)
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"a": "x\u2028y"}\n \n\ntext of its own\n'))
+    made = answer("queue", "enqueue", "lines", "--lines")["tasks"]
+    seen = [answer("queue", "task", "lines", each["task_id"])["payload"] for each in made]
+    assert seen == [{"a": "x\u2028y"}, "text of its own"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("[" * 100_000))
+    code, _, told = run("queue", "enqueue", "lines", "--lines")
+    assert (code, "nested too deeply" in told) == (1, True), told
+
+
+def test_what_is_in_is_told_when_the_rest_is_refused(answer: Answer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer("queue", "put", "parts", *QUICK)
+    lines = ["1"] * PIECE + ["x" * 300_000]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    code, out, told = run("queue", "enqueue", "parts", "--lines")
+    assert (code, f"the first {PIECE} of {PIECE + 1} tasks are in" in told) == (1, True), told
+    assert len(out.splitlines()) == answer("queue", "show", "parts")["ready"] == PIECE
+
+
 def test_shards(answer: Answer, text: Text) -> None:
     answer("queue", "put", "sharded", *QUICK)
     assert text("queue", "shards", "sharded", "--put", "3") == "3 shards: 3 added, 0 removed, 0 change hands\n"
@@ -65,6 +100,7 @@ def test_shards(answer: Answer, text: Text) -> None:
         "shard-2",
     ]
     assert answer("queue", "shards", "sharded", "--put", "x,y")["removed"] == 3
+    assert answer("queue", "shards", "sharded", "--put", "²")["shards"] == 1, "a name, since it is no number"
     assert text("queue", "workers", "sharded") == "no workers\n"
 
 
@@ -100,10 +136,31 @@ def test_what_is_running_ends_before_it_stops(at_cluster: dict[str, str], answer
     process.send_signal(signal.SIGTERM)
     answer("queue", "enqueue", "graceful", "2")
     go_on.touch()
-    process.communicate(timeout=90)
-    assert process.returncode == 0
+    _, told = process.communicate(timeout=90)
+    assert (process.returncode, told.count("taking no more tasks; 1 may end within 30 s")) == (0, 1), told
     seen = answer("queue", "show", "graceful")
     assert (seen["done"], seen["ready"], seen["leased"]) == (1, 1, 0)
+
+
+def test_a_task_that_failed_is_told_of(at_cluster: dict[str, str], answer: Answer) -> None:
+    answer("queue", "put", "failing", *QUICK)
+    (made,) = answer("queue", "enqueue", "failing", "1")["tasks"]
+    _, told = working(at_cluster, "failing", "--max", "1", "--", "sh", "-c", "exit 3").communicate(timeout=90)
+    assert f"task {made['task_id']} of failing failed with exit code 3, attempt 1" in told
+
+
+def test_a_second_signal_of_any_kind_ends_it(at_cluster: dict[str, str], answer: Answer, tmp_path: Path) -> None:
+    answer("queue", "put", "hasty", *QUICK)
+    answer("queue", "enqueue", "hasty", "1")
+    begun = tmp_path / "begun"
+    process = working(at_cluster, "hasty", "--", "sh", "-c", f'touch "{begun}"; exec sleep 600')
+    wait_until(begun.exists, 90, "the command")
+    assert process.stderr is not None
+    process.send_signal(signal.SIGTERM)
+    assert "taking no more tasks" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_a_lost_task_ends_its_command_and_its_children(
@@ -129,8 +186,11 @@ def test_usage(run: Run) -> None:
     assert (code, "after --" in told) == (2, True)
 
 
-def test_a_command_that_cannot_be_run_is_told_before_a_task_is_taken(run: Run, tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_told_before_a_task_is_taken(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "plain").write_text("")
-    for command, expected in (("no-such-command", 127), (str(tmp_path / "plain"), 126)):
+    monkeypatch.chdir(tmp_path)  # which is not where commands are looked for
+    for command, expected in (("no-such-command", 127), ("plain", 127), (str(tmp_path / "plain"), 126)):
         code, _, told = run("queue", "work", "anything", "--", command)
         assert (code, "cannot be run" in told) == (expected, True)
