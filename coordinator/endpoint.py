@@ -92,6 +92,9 @@ def _no_answer(endpoint: Endpoint, request: urllib.request.Request, error: Excep
         advice = "does it serve TLS there, and does it want a certificate (--cert, --cert-key)?"
     elif endpoint.base.startswith("http://") and isinstance(error, http.client.BadStatusLine | ConnectionResetError):
         advice = "is a node running there, and does it serve TLS (https://, --ca)?"
+        if not isinstance(error, ConnectionResetError):  # it said something
+            reason = "what answers there does not speak HTTP"
+            advice = "is it the node's http address, not its peer or gRPC one, and does it serve TLS (https://, --ca)?"
     told = f"no answer from {endpoint.base}: {_one_line(reason)}; {advice}"
     # What could not be connected to, or be sent, is wrapped by the library; what comes later is not.
     unsent = isinstance(error, urllib.error.URLError | http.client.InvalidURL)

@@ -146,9 +146,21 @@ def _member_remove(options: argparse.Namespace) -> int:
 
 
 def _transfer(options: argparse.Namespace) -> int:
-    endpoint, _ = ask(options)
+    endpoint, cluster = ask(options)
+    if options.to is not None:
+        _check_heir(options.to, cluster)
     body = {} if options.to is None else {"target": options.to}
     return show(_change(endpoint, "POST", "/transfer", body, 10)).print(options)
+
+
+def _check_heir(heir: str, cluster: dict[str, Any]) -> None:
+    """The leader itself can only say that it hears nothing of such a member."""
+    members = [member["id"] for member in cluster["members"]]
+    if heir == cluster["leader"]:
+        raise EndpointError(f"{heir} leads already. Nothing was changed.", code="no_target")
+    if heir not in members:
+        told = f"{heir} is not a member; the members are {', '.join(members)}. Nothing was changed."
+        raise EndpointError(told, code="no_target")
 
 
 def _snapshot(options: argparse.Namespace) -> int:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from coordinator.cli.arguments import Commands, add_noun, count
-from coordinator.cli.asking import add_asking, given, more, pages
-from coordinator.cli.output import Shown, plain, table
+from coordinator.cli.arguments import Commands, add_noun, add_remote, count
+from coordinator.cli.asking import add_asking, ask, given, more, pages
+from coordinator.cli.output import Shown, complain, plain, table
 from coordinator.cli.resources import ON_LOST
 
 if TYPE_CHECKING:
     from coordinator.client import Client
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    if options.source is None and options.target is None:
+        return complain(options, "say --source ID, --target ID, or both", 2, code="usage")
+    return ask(options, _list)
 
 
 async def _list(client: Client, options: argparse.Namespace) -> Shown:
@@ -43,7 +49,7 @@ def _arrow(answer: dict[str, Any]) -> str:
 
 def add(commands: Commands) -> None:
     actions = add_noun(commands, "edges", "list, add and remove references between resources")
-    listing = add_asking(actions, "list", "edges from --source, or to --target", _list)
+    listing = add_remote(actions, "list", "edges from --source, or to --target", _run_list)
     listing.add_argument("--source", metavar="ID")
     listing.add_argument("--target", metavar="ID")
     listing.add_argument("--limit", type=count, default=100, metavar="N", help="default: 100")

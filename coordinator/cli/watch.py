@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     added = add_remote(commands, "watch", "events as they happen, one line each (with --json, one document)", _run)
     added.add_argument("--prefix", default="", help="only of keys that begin so")
     added.add_argument("--kinds", default="", metavar="KIND,…", help="only these, such as lock_granted,lock_expired")
-    added.add_argument("--owner", default="", metavar="ID", help="only of this client")
+    added.add_argument("--owner", default="", metavar="ID", help="only of exactly this name, as the events have it")
     added.add_argument("--count", type=count, metavar="N", help="end after so many")
     start = added.add_mutually_exclusive_group()
     start.add_argument(

@@ -181,6 +181,8 @@ def test_the_cluster_itself(cluster: Up, answer: Answer, text: Text, run: Run) -
     heir = next(each["id"] for each in seen["members"] if each["id"] != seen["leader"])
     assert answer("transfer", "--to", heir)["leader"] == heir
     assert answer("transfer", seen["leader"])["leader"] == seen["leader"]
+    code, _, told = run("transfer", seen["leader"])
+    assert (code, f"{seen['leader']} leads already" in told) == (1, True), told
     for words in (("member", "remove", "n9"), ("member", "remove", "n 9/x?y"), ("transfer", "--to", "n9")):
         code, _, told = run(*words)
         assert (code, told.endswith(". Nothing was changed.\n")) == (1, True), told

@@ -85,6 +85,9 @@ def test_a_noun_alone_lists_its_commands_with_a_line_about_each(
         ["queue"],
         ["restore", "a-file"],
         ["restore", "a-file", "--config", "n1.toml", "--node-id", "n1"],
+        ["edges", "list"],
+        ["queue", "enqueue", "q"],
+        ["queue", "enqueue", "q", "1", "--lines"],
     ],
 )
 def test_mistakes_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
