@@ -30,9 +30,6 @@ OTHERWISE = {
     "--seconds 2": "--seconds 0.2",
     "holdfast watch --from 3": "holdfast watch --from 3 --count 3",
     "pip install grpcio": "pip install --no-index grpcio",
-    # Between two commands of a reader the machine does nothing else.
-    '"lease_time_ms": 10000': '"lease_time_ms": 60000',
-    r"\"extend_time_ms\": 5000": r"\"extend_time_ms\": 60000",
 }
 """A reader has more time, ends with Ctrl-C what does not end, and has an index of packages: here they must be there."""
 
