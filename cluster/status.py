@@ -170,10 +170,11 @@ class StatusBoard:
         )
 
     def common_level(self) -> int | None:
-        """The highest level that every member knows, learners among them; None while one of them is not heard."""
+        """The highest level that every member knows, learners among them, and those who are just leaving, for they are
+        sent entries still; None while one of them is not heard."""
         node = self._node
         known, recent = [node.levels.known_level], node.clock.now() - _RECENT_S
-        for member in node.membership.members:
+        for member in (*node.membership.members, *node.changes.leaving):
             if member.id == node.options.node_id:
                 continue
             report = self._reports.get(member.id)

@@ -71,6 +71,21 @@ def test_a_learner_counts() -> None:
     world.post.forget(lost)
 
 
+def test_one_that_is_leaving_counts_while_it_is_sent_entries() -> None:
+    world = Mixed(n3=OLDEST)
+    leader = world.begin("n1")
+    world.settle()
+    outcomes: list[Outcome] = []
+    world.call("n1", lambda: leader.remove_member("n3", 5.0, outcomes.append))
+    world.reach(lambda: bool(outcomes), 5)
+    assert leader.membership.member("n3") is None and leader.changes.leaving and world.common() == OLDEST
+    world.reach(lambda: world.common() == LEVEL, 10)
+    assert not leader.changes.leaving
+    world.risen()
+    world.run(1.0)
+    assert not world.deaths("n3"), "nobody sends it what it does not know"
+
+
 # --- the rise -------------------------------------------------------------------------------------------------------
 
 
