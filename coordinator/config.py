@@ -313,7 +313,8 @@ def _check_grpc(config: NodeConfig, listen: str) -> None:
     if split_address("grpc", listen) in (split_address("http", config.http), split_address("peer", config.peer)):
         raise ConfigError(f"grpc {listen!r} is the address of http or peer too; give each its own port")
     if not all(find_spec(package) for package in ("grpc", "google", "google.protobuf")):
-        raise ConfigError(f"grpc {listen!r} needs an extra: pip install 'holdfast[grpc]', or remove the line")
+        how = "pip install '.[grpc]' in the repository, or the wheel's name in place of the dot"
+        raise ConfigError(f"grpc {listen!r} needs an extra: {how}; or remove the line")
 
 
 def _check_exposure(config: NodeConfig) -> None:

@@ -211,7 +211,7 @@ def test_insecure_is_the_way_out() -> None:
 def test_grpc_without_its_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_config(minimal(grpc="127.0.0.1:7301"), Path("/")).grpc == "127.0.0.1:7301"
     monkeypatch.setattr("coordinator.config.find_spec", lambda package: None if package == "grpc" else True)
-    assert "pip install 'holdfast[grpc]'" in refusal(minimal(grpc="127.0.0.1:7301"))
+    assert "pip install '.[grpc]' in the repository" in refusal(minimal(grpc="127.0.0.1:7301"))
     assert parse_config(minimal(), Path("/")).grpc is None
 
 
