@@ -54,10 +54,13 @@ class UpgradeRun(LockRun):
 
     def _restart(self, name: str) -> None:
         if not self.members.is_gone(name) and not self.faults.is_sick(name):
-            self._newer.add(name)
-            self.upgrades += 1
-            self.world.crash(name, power=False)
-            self.world.at(self._rng.uniform(0.05, 0.5), self.world.sites[name].start)
+            self._upgrade(name)
+
+    def _upgrade(self, name: str) -> None:
+        self._newer.add(name)
+        self.upgrades += 1
+        self.world.crash(name, power=False)
+        self.world.at(self._rng.uniform(0.05, 0.5), self.world.sites[name].start)
 
     def applied(self, site: Site) -> None:
         super().applied(site)
@@ -75,7 +78,7 @@ class UpgradeRun(LockRun):
     def finish(self) -> None:
         for node in self.progress.present():
             if node.options.node_id not in self._newer:
-                self._restart(node.options.node_id)
+                self._upgrade(node.options.node_id)
                 self.world.run(2.0)
         self.progress.wait(self.progress.settled, "no leader after the last node was upgraded")
         self.progress.wait(
