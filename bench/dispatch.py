@@ -173,7 +173,7 @@ def main() -> None:
         tell_thrash(name, result["thrash"][name], progress)
     with tempfile.TemporaryDirectory(prefix="holdfast-dispatch-") as directory, up(Path(directory) / "data") as cluster:
         result["throughput"] = uvloop.run(throughput(cluster, Path(directory) / "redis", seconds, progress))
-    result["goals"] = goals(result["thrash"]["steady"])
+    result["goals"] = [] if options.quick else goals(result["thrash"]["steady"])
     tell_goals(result["goals"], progress)
     into = results_directory(quick=options.quick)
     write(result, into)

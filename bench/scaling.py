@@ -6,6 +6,7 @@ been measured yet is shown as "not measured".
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -228,6 +229,7 @@ def render(results: Path) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__).parse_args()
     shown = render(RESULTS)
     RENDERED.write_text(shown)
     print(f"{RENDERED}: {shown.count(NOT_MEASURED)} values are not measured", file=sys.stderr)

@@ -86,6 +86,8 @@ def _asked(endpoint: Endpoint, request: urllib.request.Request, timeout_s: float
 def _no_answer(endpoint: Endpoint, request: urllib.request.Request, error: Exception) -> NoAnswer:
     reason = getattr(error, "reason", error)
     advice = "is a node running there?"
+    if isinstance(reason, ConnectionRefusedError):
+        advice += " `holdfast up` runs a cluster on this machine, for trying out"
     if isinstance(reason, ssl.SSLCertVerificationError):
         reason, advice = reason.verify_message, "say --ca, and reach it by a name that its certificate has"
     elif isinstance(reason, ssl.SSLError):

@@ -42,7 +42,10 @@ HINTS = {
     "compacted": "holdfast watch --from REVISION goes on from there; without --from, from now on",
     "not_holder": "holdfast locks get KEY shows who has it",
 }
-_UNREACHABLE = "say where its nodes are with --endpoints or $HOLDFAST_ENDPOINTS; holdfast status shows which answer"
+_UNREACHABLE = (
+    "say where its nodes are with --endpoints or $HOLDFAST_ENDPOINTS; holdfast status shows which answer, and holdfast "
+    "up runs some on this machine"
+)
 
 
 def add_asking(commands: Any, name: str, about: str, handler: Handler, **settings: Any) -> Any:

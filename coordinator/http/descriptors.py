@@ -32,5 +32,8 @@ def _affordable(connections: int) -> int:
         soft = allowed
     most = min(connections, max(soft - DESCRIPTORS_KEPT, soft // 2))
     if most < connections:
-        log_event("client_connections", {"level": "warning", "most": most, "wanted": connections, "nofile": soft})
+        do = "raise LimitNOFILE or ulimit -n, or set clients.connections lower"
+        log_event(
+            "client_connections", {"level": "warning", "most": most, "wanted": connections, "nofile": soft, "do": do}
+        )
     return most

@@ -186,7 +186,7 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 def test_no_node_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--endpoint", "127.0.0.1:1"]) == 75
-    assert "is a node running there?" in capsys.readouterr().err
+    assert "is a node running there? `holdfast up` runs a cluster" in capsys.readouterr().err
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
