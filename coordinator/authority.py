@@ -144,8 +144,21 @@ class Authority:
 
 def described(path: Path) -> list[dict[str, Any]]:
     """Every certificate in a PEM file: one, or those of a bundle."""
-    try:
+    with _reading(path):
         return [_described(path, each) for each in x509.load_pem_x509_certificates(path.read_bytes())]
+
+
+def first_end_s(path: Path) -> float:
+    """When the first of the certificates in a PEM file ends, in seconds since 1970."""
+    with _reading(path):
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+        return min(each.not_valid_after_utc.timestamp() for each in found)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise AuthorityError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError:

@@ -43,7 +43,8 @@ async def run_node(config: NodeConfig, load: Load) -> int:
     `load` reads the configuration again: on SIGHUP, for new certificates and secrets.
     """
     start_log(config.node_id, config.log_level, config.log_format)
-    renewal = Renewal(config, load)
+    telemetry = Telemetry()
+    renewal = Renewal(config, load, telemetry)
     try:
         tls = renewal.served = _clients_tls(config)
     except (OptionsError, TrustError, OSError) as error:
@@ -60,7 +61,7 @@ async def run_node(config: NodeConfig, load: Load) -> int:
     stop = _stop_signal()
     code, host = 0, None
     try:
-        replica = Replica(Machine(config.known_level), Telemetry())
+        replica = Replica(Machine(config.known_level), telemetry)
         host = await _unless_stopped(_open_host(config, replica), stop)
         if host is not None:
             renewal.attach(host)

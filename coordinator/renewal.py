@@ -6,7 +6,7 @@ mostly renewed by a program that knows of no signal. The secret is not: it chang
 
 What cannot be used is told and changes nothing. A certificate and its key are two files, so in the middle of a
 replacement they may not fit together; the next look finds them whole. One that is about to expire, or that is not for
-the address under which others know the node, is told once a day.
+the address under which others know the node, is told once a day. When those in use end is among the node's numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from coordinator.addresses import split_address
 from coordinator.config import ConfigError, NodeConfig
 from coordinator.credentials import TlsFiles, refuse_open
 from coordinator.events import log_event
+from coordinator.telemetry import Telemetry
 from coordinator.trust import TrustError
 
 LOOK_S = 5.0
@@ -59,13 +60,14 @@ def _mode(config: NodeConfig) -> str:
 
 
 class Renewal:
-    def __init__(self, config: NodeConfig, load: Load) -> None:
+    def __init__(self, config: NodeConfig, load: Load, telemetry: Telemetry) -> None:
         """Before anything of `config` is read: what changes later is found to have changed."""
         self.config = config
         """With the credentials in use."""
         self.served: Served | None = None
         self._first = config
         self._load = load
+        self._telemetry = telemetry
         self._host: Renewable | None = None
         self._seen = _stamp(config)
         self._told = ""
@@ -75,6 +77,7 @@ class Renewal:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._on_signal)
         if self.config.tls is not None:
+            self._telemetry.certificate_expires_s = _ends(self.config.tls)
             self._task = loop.create_task(self._look())
 
     async def stop(self) -> None:
@@ -126,6 +129,8 @@ class Renewal:
             self._failed(str(error))
             return
         self.config, self._seen, self._told = config, seen, ""
+        if config.tls is not None:
+            self._telemetry.certificate_expires_s = _ends(config.tls)
         log_event("credentials_renewed", {"cause": cause})
 
     def _failed(self, reason: str) -> None:
@@ -135,10 +140,21 @@ class Renewal:
             log_event("renewal_failed", {"level": "error", "reason": reason, "in_use": "the ones before"})
 
 
+def _ends(files: TlsFiles) -> dict[str, float]:
+    """Of several in a file, a chain or the authorities believed, the one that ends first."""
+    # Only now: a node without certificates need not have the library in its memory.
+    from coordinator.authority import AuthorityError, first_end_s  # noqa: PLC0415
+
+    found = {}
+    for name, path in (("cert", files.cert), ("ca", files.ca)):
+        with contextlib.suppress(AuthorityError):  # told by the reminder
+            found[name] = first_end_s(path)
+    return found
+
+
 def _remind(files: TlsFiles) -> None:
     """Those of the node and of the authorities it believes."""
-    # Only now: a node without certificates need not have the library in its memory.
-    from coordinator.authority import AuthorityError, described  # noqa: PLC0415
+    from coordinator.authority import AuthorityError, described  # noqa: PLC0415 - as above
 
     for path in (files.cert, files.ca):
         try:

@@ -125,6 +125,8 @@ class Telemetry:
         self.leader_changes = 0
         self.watches_cut: Counter[str] = Counter()
         self.collector = CollectorCounts()
+        self.certificate_expires_s: dict[str, float] = {}
+        """When those in use end, in seconds since 1970, by the setting of [tls] that names their file."""
         self.task_moves: Counter[str] = Counter()
         self.task_wait_s = Histogram(WAITS_S)
         """From ready to handed out."""

@@ -165,6 +165,8 @@ class _Numbers(Collector):
             ),
         ):
             yield GaugeMetricFamily(name, about, value=value)
+        if expires_s := service.telemetry.certificate_expires_s:
+            yield _certificates(expires_s)
 
     def _graph(self) -> Iterator[Metric]:
         graph, counted = self._service.machine.graph_counts(), self._service.telemetry.collector
@@ -214,6 +216,15 @@ class _Numbers(Collector):
             ("holdfast_collector_round_seconds", "One whole search, its sets taken", counted.collector.round_s),
         ):
             yield _histogram(name, about, histogram)
+
+
+def _certificates(expires_s: dict[str, float]) -> Metric:
+    """The label is the setting of [tls] that names the file."""
+    about = "When the node's certificate, or an authority it believes, expires"
+    family = GaugeMetricFamily("holdfast_certificate_expires_timestamp_seconds", about, labels=["file"])
+    for file, seconds in expires_s.items():
+        family.add_metric([file], seconds)
+    return family
 
 
 def _lanes(reclaims: ReclaimCounts) -> Iterator[Metric]:

@@ -70,6 +70,20 @@ def test_the_clock_is_told_against_the_wall() -> None:
     asyncio.run(run())
 
 
+def test_expiry_is_told_of_certificates_that_there_are() -> None:
+    async def run() -> None:
+        host, name = LoneHost(), "holdfast_certificate_expires_timestamp_seconds"
+        service, view = service_of(host), NodeView("n1")
+        view.mark_running(host, service)
+        async with TestClient(TestServer(build_app(view))) as client:
+            assert name not in await (await client.get("/metrics")).text(), "this node has none"
+            service.telemetry.certificate_expires_s = {"cert": 1_900_000_000.0, "ca": 2_000_000_000.0}
+            after = await figures(client)
+            assert (after[f'{name}{{file="cert"}}'], after[f'{name}{{file="ca"}}']) == (1_900_000_000, 2_000_000_000)
+
+    asyncio.run(run())
+
+
 def test_a_node_that_nobody_reads_from_is_not_said_to_be_old() -> None:
     """How old its state may be it learns from its leader; one that has none tells how long ago that was."""
 

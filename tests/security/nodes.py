@@ -46,9 +46,9 @@ class SecureNodes:
     def home(self, name: str) -> Path:
         return self.directory / name
 
-    def issue(self, name: str, authority: Authority) -> None:
+    def issue(self, name: str, authority: Authority, days: int = 1) -> None:
         """A new key and certificate in the place of those that are there."""
-        made = authority.node(name, ["127.0.0.1", "localhost"], 1, self.directory / "issued", renew=True)
+        made = authority.node(name, ["127.0.0.1", "localhost"], days, self.directory / "issued", renew=True)
         for source, target in ((made.key, "node.key"), (made.certificate, "node.pem")):
             self._replace(source.read_bytes(), self.home(name) / target)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import socket
 import ssl
+import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import grpc
 import pytest
 
-from coordinator.authority import Authority
+from coordinator.authority import Authority, described
 from coordinator.cli import main
 from coordinator.client import Client, Unavailable, client_context
 from coordinator.endpoint import Endpoint, EndpointError, NoAnswer, call
@@ -24,6 +27,7 @@ from tests.waiting import until, wait_until
 
 STATUS = "/api/v1/cluster"
 PACE_S = 0.05
+_ENDS = re.compile(r'^holdfast_certificate_expires_timestamp_seconds\{file="(\w+)"\} (\S+)$', re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -304,6 +308,41 @@ def test_a_certificate_that_ends_soon_is_told(nodes: SecureNodes) -> None:
     assert {Path(each["file"]).name for each in told} == {"node.pem", "ca.pem"}
     assert told[0]["level"] == "warning"
     assert not nodes.events("n2", "certificate_misses_host")
+
+
+def told_ends(nodes: SecureNodes, name: str) -> dict[str, float]:
+    """By the metrics of the node, of each file."""
+    with urllib.request.urlopen(
+        f"https://{nodes.address(name)}/metrics", timeout=20, context=client_context(nodes.ca)
+    ) as page:
+        return {file: float(end) for file, end in _ENDS.findall(page.read().decode())}
+
+
+def ends(*paths: Path) -> float:
+    return min(datetime.fromisoformat(each["not_after"]).timestamp() for path in paths for each in described(path))
+
+
+def test_metrics_tell_when_the_certificates_in_use_end(nodes: SecureNodes, tmp_path: Path) -> None:
+    """Also of ones that came while the node runs; of two authorities, of the one that ends first; not of files that it
+    could not take."""
+    home = nodes.home("n3")
+    assert told_ends(nodes, "n3") == {"cert": ends(home / "node.pem"), "ca": ends(home / "ca.pem")}
+    nodes.issue("n3", nodes.authority, days=20)
+    in_use = ends(home / "node.pem")
+    wait_until(lambda: told_ends(nodes, "n3")["cert"] == in_use, 90, "the new certificate in the metrics")
+    shorter = Authority.make(tmp_path / "shorter", CLUSTER, 3)
+    nodes.trust("n3", nodes.ca, shorter.directory / "ca.pem")
+    wait_until(lambda: told_ends(nodes, "n3")["ca"] == ends(shorter.directory / "ca.pem"), 90, "both authorities")
+    nodes.trust("n3", nodes.ca)
+    wait_until(lambda: told_ends(nodes, "n3")["ca"] == ends(nodes.ca), 90, "one authority again")
+
+    whole, failures = (home / "node.pem").read_text(), nodes.count("n3", "renewal_failed")
+    other = nodes.authority.node("n3", ["127.0.0.1"], 10, tmp_path, renew=False)
+    nodes.write("n3", "node.pem", other.certificate.read_text())
+    nodes.signal("n3", signal.SIGHUP)
+    wait_until(lambda: nodes.count("n3", "renewal_failed") > failures, 90, "the failure in the log")
+    assert told_ends(nodes, "n3")["cert"] == in_use
+    nodes.write("n3", "node.pem", whole)
 
 
 # --- what is never told -----------------------------------------------------------------------------------------------
