@@ -107,6 +107,8 @@ def _member_replace(options: argparse.Namespace) -> int:
     body = {"id": options.id, "peer": options.peer, "http": options.http}
     endpoint, cluster = ask(options)
     members = [member["id"] for member in cluster["members"]]
+    if options.old == options.id:
+        return _renew_directory(options, endpoint, body, known=options.id in members)
     if options.old not in members:
         raise EndpointError(f"{options.old} is not a member; the members are {', '.join(members)}")
     if options.id not in members:
@@ -119,24 +121,37 @@ def _member_replace(options: argparse.Namespace) -> int:
     return show(_change(endpoint, "DELETE", at("members", options.old), None, MEMBER_TIMEOUT_S)).print(options)
 
 
+def _renew_directory(options: argparse.Namespace, endpoint: Endpoint, body: dict[str, Any], *, known: bool) -> int:
+    """For a node that lost its directory and keeps its id, as a pod does: it goes first, since it could not be told
+    from the new one. It does not answer, so that no more of the others must than before. Asked again, it goes on."""
+    if known:
+        _change(endpoint, "DELETE", at("members", options.id), None, MEMBER_TIMEOUT_S)
+        _note(options, f"{options.id} is no member; adding it again, with whatever directory it has now")
+    added = _change(endpoint, "POST", "/members", body, MEMBER_TIMEOUT_S)
+    _note(options, f"{options.id} is a learner; waiting until it has caught up and votes")
+    _wait_for_vote(endpoint, options.id, added["revision"])
+    return show(call(endpoint, "GET", _PATH)).print(options)
+
+
 def _note(options: argparse.Namespace, line: str) -> None:
     if not options.json:
         print(line, flush=True)
 
 
-def _wait_for_vote(endpoint: Endpoint, node_id: str) -> None:
+def _wait_for_vote(endpoint: Endpoint, node_id: str, since: int = 0) -> None:
+    """By what `endpoint` knows of revision `since` and later."""
     end = time.monotonic() + CATCH_UP_S
     with Bar(f"{node_id} catches up") as bar:
         while time.monotonic() < end:
             cluster = call(endpoint, "GET", _PATH)
             member = next((each for each in cluster["members"] if each["id"] == node_id), None)
-            if member is not None and member["role"] != "learner":
+            if member is not None and member["role"] != "learner" and cluster["revision"] >= since:
                 return
             bar.at(((member or {}).get("applied") or 0) / max(1, cluster["revision"]))
             time.sleep(_POLL_S)
     raise EndpointError(
-        f"{node_id} has not caught up after {CATCH_UP_S} s: is it running, with no [[members]] of its own and the "
-        "cluster's secret? It stays a learner; run the same command again to go on"
+        f"{node_id} has not caught up after {CATCH_UP_S} s: is it running, with the cluster's secret, and no "
+        "[[members]] that lack it? It stays a learner; run the same command again to go on"
     )
 
 
@@ -214,7 +229,7 @@ def _add_member(commands: Commands) -> None:
     )
     replace = add_remote(actions, "replace", "put a new node in the place of a lost one", _member_replace)
     replace.add_argument("old", help="the member to leave")
-    replace.add_argument("id", help="the new one, running without [[members]]")
+    replace.add_argument("id", help="the new one, running without [[members]]; the same for one with a new directory")
     _add_addresses(replace)
     remove = add_remote(actions, "remove", "remove a member for good", _member_remove)
     remove.add_argument("id")

@@ -132,3 +132,26 @@ def test_a_node_that_was_away_and_gets_a_snapshot_lets_in_a_member_that_was_repl
     world.run(2)
     assert world.installs
     assert "n3" in world.node("n2").engine._linked
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_a_node_that_is_back_with_a_new_directory_is_let_in_once_it_was_removed_and_added(*, by_snapshot: bool) -> None:
+    """As a pod: started again before anybody removed it, and with the first members in its configuration."""
+    world = Directed(5, limits=Limits(retain_bytes=0 if by_snapshot else 1 << 20))
+    world.begin("n1")
+    world.commit("n1", "put", "k", 1)
+    world.run(1)
+    _wipe(world, "n3")
+    if by_snapshot:
+        world.snapshot("n1")
+    world.run(5)
+    assert "n3" not in world.node("n1").engine._linked
+    leader = world.node("n1")
+    _done(world, lambda done: leader.remove_member("n3", 5.0, done))
+    world.run(3)
+    _done(world, lambda done: leader.add_member(world.sites["n3"].member, 5.0, done))
+    world.reach(lambda: world.caught_up("n1", "n2", "n3") and "n3" in world.node("n1").membership.voters, 10)
+    assert bool(world.installs) is by_snapshot
+    world.run(1)  # that it votes is known to all
+    world.crash("n1")
+    world.reach(lambda: world.leader() is not None and world.caught_up("n2", "n3"), 10)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,21 +64,26 @@ def typed(directory: Path, lines: list[str], **environment: str) -> None:
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where an operator stands who has typed what comes before the pods are there."""
     directory = tmp_path_factory.mktemp("operator")
-    typed(directory, [line for line in commands(OFFERED) if not re.match("kubectl port-forward|holdfast status", line)])
+    before = [
+        line
+        for line in commands(OFFERED)
+        if not re.match("kubectl (port-forward|delete)|holdfast (status|member)", line)
+    ]
+    typed(directory, before)
     # What the container that prepares the keys does.
     for file in (directory / "secret-holdfast").iterdir():
         file.chmod(0o600)
     return directory
 
 
-def environment(operator: Path) -> dict[str, str]:
-    """Of the container of the second pod."""
+def environment(operator: Path, pod_name: str = "holdfast-1") -> dict[str, str]:
+    """Of the container of a pod."""
     sets = [each for each in yaml.safe_load_all(OFFERED.read_text()) if each["kind"] == "StatefulSet"]
     pod = sets[0]["spec"]["template"]["spec"]["containers"][0]
     values = {entry["name"]: entry["value"] for entry in pod["env"] if "value" in entry}
-    here = {name: text.replace("$(HOLDFAST_NODE_ID)", "holdfast-1") for name, text in values.items()}
+    here = {name: text.replace("$(HOLDFAST_NODE_ID)", pod_name) for name, text in values.items()}
     keys = str(operator / "secret-holdfast")
-    return {"HOLDFAST_NODE_ID": "holdfast-1", **{name: text.replace(KEYS, keys) for name, text in here.items()}}
+    return {"HOLDFAST_NODE_ID": pod_name, **{name: text.replace(KEYS, keys) for name, text in here.items()}}
 
 
 def test_a_pod_gets_a_configuration_that_a_node_starts_with(operator: Path) -> None:
@@ -90,39 +97,78 @@ def test_a_pod_gets_a_configuration_that_a_node_starts_with(operator: Path) -> N
     assert stat.S_IMODE((operator / "root.token").stat().st_mode) == 0o600
 
 
+class Pods:
+    """Nodes with the configuration of pods, but for where they are: `localhost`, which their certificates name."""
+
+    def __init__(self, operator: Path, names: tuple[str, ...]) -> None:
+        self.http = {name: f"localhost:{free_port()}" for name in names}
+        self.peer = {name: f"localhost:{free_port()}" for name in names}
+        self._operator = operator
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._tls = client_context(str(operator / "certs" / "ca.pem"), None, None)
+
+    def data(self, name: str) -> Path:
+        return self._operator / f"data-{len(self.http)}-{name}"
+
+    def start(self, name: str) -> None:
+        around = {
+            **os.environ, **environment(self._operator, name), "HOLDFAST_DATA_DIR": str(self.data(name)),
+            "HOLDFAST_HTTP": self.http[name].replace("localhost", "127.0.0.1"),
+            "HOLDFAST_PEER": self.peer[name].replace("localhost", "127.0.0.1"),
+            "HOLDFAST_MEMBERS": ";".join(f"{each}={self.peer[each]},{self.http[each]}" for each in self.http),
+        }  # fmt: skip
+        words = [sys.executable, "-m", "coordinator.cli", "node", "--config", str(DOCKER)]
+        with open(self._log(name), "ab") as log:
+            self._running[name] = subprocess.Popen(words, cwd=REPOSITORY, env=around, stdout=log, stderr=log)
+
+    def _log(self, name: str) -> Path:
+        return self._operator / f"{name}.log"
+
+    def log(self, name: str) -> str:
+        return self._log(name).read_text()
+
+    def readiness(self, name: str) -> str:
+        """Why it does not serve, or nothing."""
+        assert self._running[name].poll() is None, self.log(name)
+        try:
+            with urllib.request.urlopen(f"https://{self.http[name]}/readyz", timeout=5, context=self._tls):
+                return ""
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError as error:
+            return str(error)
+
+    def wait_ready(self) -> None:
+        for name in self._running:
+            wait_until(lambda name=name: not self.readiness(name), START_S, f"{name} to be ready")
+
+    def kill(self, name: str) -> None:
+        self._running[name].kill()
+        self._running.pop(name).wait(timeout=90)
+
+    def end(self) -> None:
+        for node in self._running.values():
+            node.terminate()
+        for node in self._running.values():
+            node.wait(timeout=90)
+
+
 @contextmanager
-def alone(operator: Path) -> Iterator[str]:
-    """One node with the configuration of a pod, but for where it is; its address."""
-    http, peer = free_port(), f"127.0.0.1:{free_port()}"
-    around = {
-        **os.environ, **environment(operator), "HOLDFAST_DATA_DIR": str(operator / "data"),
-        "HOLDFAST_HTTP": f"127.0.0.1:{http}", "HOLDFAST_PEER": peer,
-        "HOLDFAST_MEMBERS": f"holdfast-1={peer},localhost:{http}",
-    }  # fmt: skip
-    words = [sys.executable, "-m", "coordinator.cli", "node", "--config", str(DOCKER)]
-    with open(operator / "log", "wb") as log:
-        node = subprocess.Popen(words, cwd=REPOSITORY, env=around, stdout=log, stderr=log)
+def pods(operator: Path, *names: str) -> Iterator[Pods]:
+    there = Pods(operator, names)
     try:
-        tls = client_context(str(operator / "certs" / "ca.pem"), None, None)
-
-        def ready() -> bool:
-            assert node.poll() is None, (operator / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"https://localhost:{http}/readyz", timeout=5, context=tls):
-                    return True
-            except OSError:
-                return False
-
-        wait_until(ready, START_S, "a ready node")
-        yield f"localhost:{http}"
+        for name in names:
+            there.start(name)
+        there.wait_ready()
+        yield there
     finally:
-        node.terminate()
-        node.wait(timeout=90)
+        there.end()
 
 
 def test_the_operator_gets_in_and_prometheus_reads_the_metrics(operator: Path) -> None:
     (job,) = yaml.safe_load(SCRAPED.read_text())["scrape_configs"]
-    with alone(operator) as address:
+    with pods(operator, "holdfast-1") as alone:
+        address = alone.http["holdfast-1"]
         look = next(line for line in commands(OFFERED) if line.startswith("holdfast status"))
         typed(operator, [look.replace("localhost:7100", address)])
         where = {"HOLDFAST_ENDPOINTS": address, "HOLDFAST_CA": str(operator / "certs" / "ca.pem")}
@@ -131,6 +177,35 @@ def test_the_operator_gets_in_and_prometheus_reads_the_metrics(operator: Path) -
         with pytest.raises(EndpointError) as error:
             call(f"https://{address}", "GET", "/metrics")
         assert error.value.status is None, "without the authority nothing is believed"
+
+
+def test_a_pod_that_lost_its_volume_is_taken_in_again_under_its_name(operator: Path) -> None:
+    """As the comments say. What was written before is on its new volume, and its vote counts: with one more gone, the
+    two that are left go on."""
+    take_in = next(line for line in commands(OFFERED) if line.startswith("holdfast member replace"))
+    with pods(operator, "holdfast-0", "holdfast-1", "holdfast-2") as three:
+        where = {"HOLDFAST_ENDPOINTS": three.http["holdfast-0"], "HOLDFAST_CA": "certs/ca.pem"}
+        where |= {"HOLDFAST_TOKEN_FILE": "root.token"}
+        typed(operator, ["holdfast namespace put kept"], **where)
+        typed(operator, ["holdfast transfer --to holdfast-0 || holdfast status | grep 'leader holdfast-0'"], **where)
+        three.kill("holdfast-1")
+        shutil.rmtree(three.data("holdfast-1"))
+        three.start("holdfast-1")
+        wait_until(lambda: "peer_lost_its_directory" in three.log("holdfast-0"), START_S, "it to be ignored")
+        assert "holdfast member replace" in three.readiness("holdfast-1")
+
+        for printed, here in (
+            ("holdfast-1.holdfast-nodes:7200", three.peer["holdfast-1"]),
+            ("holdfast-1.holdfast-nodes:7100", three.http["holdfast-1"]),
+            ("localhost:7100", three.http["holdfast-0"]),
+        ):
+            assert printed in take_in
+            take_in = take_in.replace(printed, here)
+        typed(operator, [take_in])
+        three.wait_ready()
+        three.kill("holdfast-2")
+        where["HOLDFAST_ENDPOINTS"] = three.http["holdfast-1"]
+        typed(operator, ["holdfast namespace list | grep kept", "holdfast namespace put more"], **where)
 
 
 def scraped(job: dict[str, Any], address: str, volume: Path) -> str:

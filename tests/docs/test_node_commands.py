@@ -19,12 +19,16 @@ from tests.waiting import wait_until
 UPS = {"holdfast up": ("",), "holdfast up --nodes 1|3|5": ("--nodes 1", "--nodes 5")}
 NODES = {"holdfast node --config FILE": (), "holdfast node --json": ("--json",)}
 REPLACE = "holdfast member replace n2 n4 --peer 10.0.0.4:7200 --http 10.0.0.4:7100"
+AGAIN = "holdfast member replace n5 n5 --peer 10.0.0.5:7200 --http 10.0.0.5:7100"
 MEMBERS = {
     "holdfast member add|replace|remove": (
         "holdfast member add n5 --peer 10.0.0.5:7200 --http 10.0.0.5:7100",
+        AGAIN,
         "holdfast member remove n5",
     ),
     "holdfast member replace OLD NEW --peer … --http …": (REPLACE,),
+    "holdfast member replace n2 n2 --peer … --http …": (),
+    "holdfast member replace holdfast-1 holdfast-1 --peer … --http …": (),
 }
 TYPED = {*UPS, *NODES, *MEMBERS, REPLACE}
 
