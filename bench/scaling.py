@@ -229,11 +229,11 @@ def render(results: Path) -> str:
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__).parse_args()
     shown = render(RESULTS)
     RENDERED.write_text(shown)
     print(f"{RENDERED}: {shown.count(NOT_MEASURED)} values are not measured", file=sys.stderr)
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__).parse_args()
     main()

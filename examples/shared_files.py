@@ -10,7 +10,7 @@ never drop to zero. What keeps them is the lease of a client, which is then kill
 from __future__ import annotations
 
 import argparse
-import contextlib
+import io
 import json
 import multiprocessing
 import os
@@ -55,9 +55,9 @@ def service(url: str, name: str, root: Path) -> None:
             file = root / name / item["resource_id"].partition(":")[2]
             # Deleting what is deleted already is no error: a worker that crashed after this line may have done it.
             file.unlink(missing_ok=True)
+            print(f"    {worker} deletes {item['resource_id']}", flush=True)
             done = {"worker_id": worker, "reclaim_id": item["reclaim_id"], "token": item["token"]}
             call(url, "POST", "/reclaims/ack", done)
-            print(f"    {worker} deleted {item['resource_id']}", flush=True)
 
 
 def client(url: str, client_id: str, resource_id: str) -> None:
@@ -89,14 +89,23 @@ def show(url: str, resource_id: str) -> None:
         print(f"    {resource_id} is not kept by anything; it waits for {told['waiting_for']}")
 
 
-def registered(url: str, resource_ids: list[str]) -> None:
-    """Until the services have registered them all."""
-    for resource_id in resource_ids:
-        while True:
-            with contextlib.suppress(RuntimeError):
-                call(url, "GET", f"/resources/{resource_id}")
-                break
-            time.sleep(0.05)
+def is_registered(url: str, resource_id: str) -> bool:
+    try:
+        call(url, "GET", f"/resources/{resource_id}")
+    except RuntimeError as error:
+        if "unknown_resource" not in str(error):
+            raise
+        return False
+    return True
+
+
+def wait_until(resource_ids: list[str], url: str, *, registered: bool) -> None:
+    """All of them are, or none of them is any more: their services have said so."""
+    until = time.monotonic() + 60
+    while any(is_registered(url, each) != registered for each in resource_ids):
+        if time.monotonic() > until:
+            raise RuntimeError("nothing changed for a minute; is a leader running?")
+        time.sleep(0.1)
 
 
 def story(url: str, root: Path, run: str) -> None:
@@ -113,7 +122,7 @@ def story(url: str, root: Path, run: str) -> None:
     try:
         for process in (*started, crashing, living):
             process.start()
-        registered(url, [*drafts, *finals])
+        wait_until([*drafts, *finals], url, registered=True)
         for circle in (drafts, finals):
             for source, target in zip(circle, [*circle[1:], circle[0]], strict=True):
                 body = {"source_resource_id": source, "target_resource_id": target}
@@ -127,17 +136,18 @@ def story(url: str, root: Path, run: str) -> None:
         )
         assert crashing.pid is not None
         os.kill(crashing.pid, signal.SIGKILL)
-        until = time.monotonic() + 60
-        while any((root / name / files[name][0]).exists() for name in SERVICES):
-            if time.monotonic() > until:
-                raise RuntimeError("the drafts are still there after a minute; is a leader running?")
-            time.sleep(0.1)
+        wait_until(drafts, url, registered=False)
         print("4. The circle was found and deleted, file by file, by the services that own them. Bob's files stay.")
         print("\n".join(tree(root)))
         show(url, finals[2])
         print("5. And if Bob's client ended now?")
         told = call(url, "GET", f"/resources/{finals[2]}/explain?what_if=revoke:client/{run}-bob")
         print(f"    these would go: {', '.join(told['would_reclaim'])}")
+        print("6. It does.")
+        assert living.pid is not None
+        os.kill(living.pid, signal.SIGKILL)
+        wait_until(finals, url, registered=False)
+        print("\n".join(tree(root)))
     finally:
         for process in (*started, crashing, living):
             process.kill()
@@ -147,6 +157,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Three services share temporary files; a client crashes.")
     parser.add_argument("--endpoints", "--url", default="http://127.0.0.1:7101", help="any node of the cluster")
     url = parser.parse_args().endpoints.partition(",")[0]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what the services print stands where it happened, also in a pipe
     try:
         call(url, "GET", "/cluster")
     except OSError as error:

@@ -73,8 +73,9 @@ def test_two_crons_at_once_never_overlap(endpoints: str) -> None:
 
 def test_shared_files_are_deleted_when_nobody_needs_them(endpoints: str) -> None:
     text = told("shared_files.py", "--endpoints", endpoints)
-    assert text.count("deleted") >= 3
-    assert "Bob's files stay" in text
+    drafts, finals = text.split("Bob's files stay")
+    assert drafts.count("deletes") == finals.count("deletes") == 3
+    assert finals.endswith("    report/\n    thumbnail/\n    upload/\n"), "nothing is left"
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "exactly_once_job.py"])
