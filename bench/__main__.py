@@ -46,7 +46,7 @@ PARTS = (
     Part("failover", "20 kills of the leader; etcd", 3.5, 35),
     Part("overload", "one namespace asks for ten times what can be done; what another one notices", 1, 40),
     Part("consensus", "commits of the cluster alone by size and writers; etcd", 4, 60, always=False, plain=True),
-    Part("cycles", "garbage cycles in a million resources; networkx", 10, 130, always=False, plain=True),
+    Part("cycles", "garbage cycles in a million resources; networkx", 15, 130, always=False, plain=True),
     Part(
         "dispatch",
         "tasks put in, handed out, completed; and needless moves of policies; Redis",
