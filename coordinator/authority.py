@@ -289,11 +289,14 @@ def _write_pair(
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Whoever writes a pair there at the same time waits, so that no key is left with another's certificate. What was
-    written is durable at the end."""
+    """Whoever would write a pair there at the same time is refused, so that no key is left with another's certificate.
+    What was written is durable at the end."""
     held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AuthorityError(f"another process writes certificates to {directory} now; try again") from None
         yield
         os.fsync(held)
     finally:

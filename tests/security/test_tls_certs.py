@@ -8,7 +8,6 @@ import os
 import ssl
 import stat
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,9 +17,6 @@ from coordinator.authority import Authority, AuthorityError
 from coordinator.cli import main
 from coordinator.http.identity import identity_of, is_node
 from coordinator.trust import client_context
-
-OVERTAKEN_S = 0.5
-"""Time for another to write what it has to, if nothing keeps it from that."""
 
 
 @pytest.fixture
@@ -158,20 +154,19 @@ def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
 def test_a_key_stays_with_its_certificate_though_two_are_issued_at_once(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another renews it between the moments at which this one puts the key and the certificate into their places."""
+    """Another would renew it after this one has put the key into its place, and before the certificate is in its own."""
     authority, put = Authority(directory), os.replace
-    other = Thread(target=lambda: authority.node("n1", ["h2"], 1, directory, renew=True))
 
-    def put_and_look(source: Path, target: Path) -> None:
+    def put_and_be_disturbed(source: Path, target: Path) -> None:
         put(source, target)
-        if other.ident is None:
-            other.start()
-            other.join(OVERTAKEN_S)
+        with pytest.raises(AuthorityError, match=r"another process writes certificates .* try again"):
+            authority.node("n1", ["h2"], 1, directory, renew=True)
 
-    monkeypatch.setattr(os, "replace", put_and_look)
-    authority.node("n1", ["h1"], 1, directory, renew=True)
-    other.join()
+    with monkeypatch.context() as disturbed:
+        disturbed.setattr(os, "replace", put_and_be_disturbed)
+        authority.node("n1", ["h1"], 1, directory, renew=True)
     ssl.create_default_context().load_cert_chain(directory / "node-n1.pem", directory / "node-n1.key")
+    authority.node("n1", ["h2"], 1, directory, renew=True)
 
 
 def test_what_is_printed_says_what_to_do_and_no_key(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
