@@ -154,7 +154,7 @@ def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
 def test_a_key_stays_with_its_certificate_though_two_are_issued_at_once(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another would renew it after this one has put the key into its place, and before the certificate is in its own."""
+    """Another would renew it once this one has put the key into its place, and before the certificate is in its own."""
     authority, put = Authority(directory), os.replace
 
     def put_and_be_disturbed(source: Path, target: Path) -> None:
