@@ -7,18 +7,30 @@ other change on its way, and a quorum of the new configuration answering (H6).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cluster.engine import Engine
 from cluster.guards import Guards
 from cluster.leadership import Leadership
 from cluster.membership import PAYLOAD_KIND, Membership, encode
 from cluster.options import Timing
-from cluster.ports import Clock, Committed, Denied, Member, Message, Unknown
+from cluster.ports import Clock, Committed, Denied, Member, Message, Outcome, Unknown
 from cluster.proposer import Done, Proposer
 
 _PROMOTE_TIMEOUT = 10.0
 _CAUGHT_UP_ENTRIES = 64
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """Leadership on its way to another."""
+
+    target: str
+    term: int
+    done: Done
+    until: float
+    deadline: float
+    """Of what it waits for now; `until`: of all of it."""
 
 
 class Changes:
@@ -42,7 +54,7 @@ class Changes:
         self._clock = clock
         self._guards = guards
         self._send = send
-        self._transfer: tuple[str, int, float, Done] | None = None
+        self._transfer: _Transfer | None = None
         self._leaving: list[tuple[Member, float]] = []
 
     # --- members ---------------------------------------------------------------------------------------------
@@ -148,9 +160,8 @@ class Changes:
             who = target or "any other voter"
             done(Denied("no_target", f"{who} does not answer or may not vote: leadership stays here"))
         else:
-            self._proposer.paused = True
-            deadline = self._clock.now() + min(timeout, 2 * self._timing.election_max)
-            self._transfer = (candidates[-1][1], self._engine.term, deadline, done)
+            begun = self._clock.now()
+            self._transfer = _Transfer(candidates[-1][1], self._engine.term, done, begun + timeout, begun + timeout)
             self.step()
 
     @property
@@ -158,27 +169,43 @@ class Changes:
         return self._transfer is not None
 
     def step(self) -> None:
-        """Once the target holds everything: give up the lease, tell it to campaign, wait for the outcome."""
-        if self._transfer is None:
+        """Wait until the target has nearly caught up; take nothing new until it holds everything; give up the lease,
+        tell it to campaign, and wait for the outcome. Each of them has its time."""
+        transfer, now = self._transfer, self._clock.now()
+        if transfer is None:
             return
-        target, term, deadline, done = self._transfer
-        leads = self._engine.is_leader and self._engine.term == term
+        leads = self._engine.is_leader and self._engine.term == transfer.term
         if not leads and self._engine.leader is not None:
-            self._finish(done, Committed(self._engine.applied_index, 0, self._engine.leader))
-        elif self._clock.now() > deadline:
-            was_told = leads and self._leadership.relinquished
-            self._finish(done, Unknown("transfer_timeout", f"{target} did not take over in time"))
-            if was_told:
-                # The lease is gone for this term; a new election gives the cluster one again.
-                self._engine.step_down(term)
-        elif leads and self._holds_everything(target) and not self._leadership.relinquished:
+            self._finish(transfer, Committed(self._engine.applied_index, 0, self._engine.leader))
+        elif now > transfer.deadline:
+            self._give_up(transfer, leads)
+        elif leads and not self._leadership.relinquished:
+            self._approach(transfer, now)
+
+    def _approach(self, transfer: _Transfer, now: float) -> None:
+        behind = self._engine.journal.last_index - self._engine.match_index(transfer.target)
+        if behind > _CAUGHT_UP_ENTRIES:
+            return
+        if not self._proposer.paused:
+            # Nothing is swept meanwhile either: no longer than an election might take.
+            self._proposer.paused = True
+            transfer.deadline = min(transfer.until, now + self._timing.election_min)
+        if behind <= 0:
+            transfer.deadline = min(transfer.until, now + 2 * self._timing.election_max)
             self._leadership.relinquish()
-            self._send(target, {"type": "timeout_now", "term": term})
+            self._send(transfer.target, {"type": "timeout_now", "term": transfer.term})
 
-    def _holds_everything(self, peer: str) -> bool:
-        return self._engine.match_index(peer) >= self._engine.journal.last_index
+    def _give_up(self, transfer: _Transfer, leads: bool) -> None:
+        if leads and not self._leadership.relinquished:
+            told = f"{transfer.target} did not catch up in time: leadership stays here, try again"
+            self._finish(transfer, Denied("not_caught_up", told))
+            return
+        self._finish(transfer, Unknown("transfer_timeout", f"{transfer.target} did not take over in time"))
+        if leads:
+            # The lease is gone for this term; a new election gives the cluster one again.
+            self._engine.step_down(transfer.term)
 
-    def _finish(self, done: Done, outcome: Committed | Unknown) -> None:
+    def _finish(self, transfer: _Transfer, outcome: Outcome) -> None:
         self._transfer = None
         self._proposer.paused = False
-        done(outcome)
+        transfer.done(outcome)

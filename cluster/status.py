@@ -78,6 +78,7 @@ class StatusBoard:
         self._node = node
         self._reports: dict[str, PeerReport] = {}
         self._report_at = 0.0
+        self._greeted_until = 0.0
         self._linked: set[str] = set()
         self._told: tuple[int, tuple[Member, ...]] = (0, ())
 
@@ -102,14 +103,19 @@ class StatusBoard:
         self._linked.discard(peer)
 
     def greet(self, peer: str) -> None:
+        """Nothing else of this node is heard there before this is: it is said again with the next heartbeats."""
+        now = self._node.clock.now()
         self._linked.add(peer)
         self._node.outbox.add(peer, self._own_report())
+        self._greeted_until = now + _REPORT_EVERY_S
+        self._report_at = min(self._report_at, now + self._node.options.timing.heartbeat)
 
     def report(self) -> None:
         now = self._node.clock.now()
         if now < self._report_at:
             return
-        self._report_at = now + _REPORT_EVERY_S
+        often = self._node.options.timing.heartbeat if now < self._greeted_until else _REPORT_EVERY_S
+        self._report_at = now + min(often, _REPORT_EVERY_S)
         message = self._own_report()
         # All that are linked, not the members only: one that joins knows of no members before it is heard.
         for peer in sorted(self._linked):

@@ -23,6 +23,7 @@ _DENIALS: dict[str, tuple[int, ErrorOutcome]] = {
     "replaced": (503, "retry"),
     "stopping": (503, "retry"),
     "quorum_at_risk": (503, "retry"),
+    "not_caught_up": (503, "retry"),
     "overloaded": (429, "retry"),
     "change_pending": (409, "retry"),
     "snapshot_failed": (503, "retry"),

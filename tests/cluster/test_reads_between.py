@@ -148,8 +148,9 @@ def test_one_that_was_late_asks_again_while_the_leader_is_behind(seed: int) -> N
 
     world.call("n1", lambda: leader.propose(command("put", "a", 1), 5.0, lambda _: leader.read_index(0.0, asks_again)))
     world.run(0.005)
+    last = leader.engine.journal.last_index
     world.propose("n1", command("put", "b", "x" * MUCH_BYTES), 5)
-    world.run(0.005)
+    world.reach(lambda: any(held.get("next_node_idx", 0) > last + 1 for held in world.post.held("n2", "n1")), 1)
     world.post.release("n2", "n1")
     world.reach(lambda: len(told) == 2, 1)
     world.run(0.2)

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.guards import ALL_ON, Guards
 from cluster.options import Limits
-from cluster.ports import Committed, Denied
+from cluster.ports import Committed, Denied, Message
 from tests.hazards.schedule import Directed, without
 from tests.sim.disk import SimDisk
 
@@ -155,3 +155,24 @@ def test_a_node_that_is_back_with_a_new_directory_is_let_in_once_it_was_removed_
     world.run(1)  # that it votes is known to all
     world.crash("n1")
     world.reach(lambda: world.leader() is not None and world.caught_up("n2", "n3"), 10)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.3, 0.4])
+def test_a_greeting_that_is_lost_makes_nobody_deaf_for_long(moment: float) -> None:
+    """Found by seed 554 of locks: on a new link that loses frames, all that came after the greeting was ignored."""
+    world = Directed(9)
+    leader = world.begin("n1")
+    world.run(2 + moment)
+    lost: list[Message] = []
+
+    def lose_one(sender: str, receiver: str, message: Message) -> Message | None:
+        if (sender, receiver, message["type"]) == ("n1", "n2", "status") and not lost:
+            return lost.append(message)
+        return message
+
+    world.post.choose(lose_one)
+    world.network.reset("n1", "n2")
+    world.reach(lambda: bool(lost), 1)
+    began, index = world.now, world.commit("n1", "put", "k", 1).index
+    world.reach(lambda: world.node("n2").engine.applied_index >= index, 1)
+    assert world.now - began < 3 * leader.options.timing.heartbeat

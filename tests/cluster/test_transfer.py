@@ -97,6 +97,38 @@ def test_a_hand_over_that_is_not_heard_ends_and_the_cluster_goes_on() -> None:
     world.commit(now.options.node_id, "put", "k", 1)
 
 
+def test_one_that_does_not_catch_up_holds_nobody_up_for_long() -> None:
+    """Found by seed 549 of locks: an heir on slow links, for whose sake nothing was written, nor swept, for seconds."""
+    world = Directed(8)
+    leader = world.begin("n1")
+    world.post.hold("n1", "n2")
+    world.commit("n1", "put", "k", 1)
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
+    began, written = world.now, world.propose("n1", command("put", "k", 2), 5)
+    world.reach(lambda: bool(written), 2)
+    assert isinstance(written[0], Committed)
+    assert world.now - began < leader.options.timing.election_min + _QUICK
+    assert isinstance(outcomes[0], Denied) and outcomes[0].code == "not_caught_up"
+    assert leader.engine.is_leader and leader.leadership.lease_valid()
+
+
+def test_while_the_heir_is_far_behind_everything_goes_on() -> None:
+    world = Directed(9)
+    leader = world.begin("n1")
+    world.post.hold("n2", "n1")
+    for number in range(80):
+        world.commit("n1", "put", "k", number)
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
+    began = world.now
+    world.commit("n1", "put", "k", "meanwhile")
+    assert world.now - began < _QUICK and not outcomes
+    world.post.release("n2", "n1")
+    world.reach(lambda: bool(outcomes), 5)
+    assert isinstance(outcomes[0], Committed) and outcomes[0].result == "n2"
+
+
 def test_a_single_node_has_nobody_to_hand_over_to() -> None:
     world = Directed(7, 1)
     leader = world.begin("n1")

@@ -22,6 +22,7 @@ def acknowledged_by_one(guards: Guards) -> str | None:
     world = Directed(2, guards=guards, limits=_LIMITS)
     world.begin("n1")
     world.commit("n1", "put", "before", 1)
+    world.reach(lambda: world.caught_up("n2"), 1)
     world.split({"n1"}, {"n2", "n3"})
     for number in range(5):  # as long as its successor's log will be
         world.append("n1", "put", "stale", number)
