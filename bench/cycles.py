@@ -143,6 +143,7 @@ class Side:
 
     async def drop(self, ring: Ring) -> Dropped:
         before, acked, over = (await self.api.telemetry())["collector"], 0, 0.0
+        some = asyncio.Event()
 
         async def work(number: int) -> None:
             nonlocal acked, over
@@ -150,23 +151,25 @@ class Side:
             while acked < ring.size:
                 claimed = await self.api.post("/reclaims/claim", {**body, "wait_ms": 200})
                 if items := json.loads(claimed)["items"]:
+                    some.set()
                     told = [{"reclaim_id": item["reclaim_id"], "token": item["token"]} for item in items]
                     ack = await self.api.post("/reclaims/ack", {"worker_id": f"w{number}", "items": told})
                     acked, over = acked + int(json.loads(ack)["acked"]), time.monotonic()
 
         cpu, began = self._cpu(), time.monotonic()
         await self.api.post("/leases/release", {"resource_id": ring.member(0), "client_id": "bench"})
-        workers = [asyncio.create_task(work(number)) for number in range(WORKERS)]
-        detected = await self._condemned(before["condemned"] + ring.size)
-        await asyncio.gather(*workers)
+        async with asyncio.TaskGroup() as workers:
+            for number in range(WORKERS):
+                workers.create_task(work(number))
+            await some.wait()  # whoever asked before would be told that there is nothing, and be felt by the others
+            detected = await self._condemned(before["condemned"] + ring.size, began)
         cpu = self._cpu() - cpu
         after = (await self.api.telemetry())["collector"]
         visits, rounds, refused = (after[key] - before[key] for key in ("visits", "rounds", "sets_refused"))
         return Dropped(began, detected - began, over - began, visits, rounds, refused, cpu)
 
-    async def _condemned(self, count: int) -> float:
+    async def _condemned(self, count: int, began: float) -> float:
         """The moment at which so many resources have been found to be garbage, to a twentieth of the time it took."""
-        began = time.monotonic()
         while True:
             if (await self.api.telemetry())["collector"]["condemned"] >= count:
                 return time.monotonic()

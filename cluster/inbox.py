@@ -98,7 +98,8 @@ class Inbox:
             node.board.on_config(message["config_index"], message["config"])
         elif peer not in self._refused:
             self._refused.add(peer)
-            node.on_event("peer_lost_its_directory", {"peer": peer, "do": f"holdfast member replace {peer}"})
+            remedy = f"holdfast member replace {peer} NEW --peer ... --http ..."
+            node.on_event("peer_lost_its_directory", {"peer": peer, "do": remedy})
 
     def _levels_fit(self, peer: str, message: Message) -> bool:
         """Whether this node and the peer apply entries alike: else one of the two has no part in this cluster."""
