@@ -23,9 +23,11 @@ _CAUGHT_UP_ENTRIES = 64
 
 @dataclass(slots=True)
 class _Transfer:
-    """Leadership on its way to another."""
+    """Leadership on its way to `target`."""
 
     target: str
+    named: bool
+    """Whoever asked wants this one and no other."""
     term: int
     done: Done
     until: float
@@ -160,13 +162,15 @@ class Changes:
             who = target or "any other voter"
             done(Denied("no_target", f"{who} does not answer or may not vote: leadership stays here"))
         else:
-            begun = self._clock.now()
-            self._transfer = _Transfer(candidates[-1][1], self._engine.term, done, begun + timeout, begun + timeout)
+            until = self._clock.now() + min(timeout, 2 * self._timing.election_max)
+            heir = candidates[-1][1]
+            self._transfer = _Transfer(heir, target is not None, self._engine.term, done, until, until)
             self.step()
 
     @property
     def handing_over(self) -> bool:
-        return self._transfer is not None
+        """Everybody waits for it."""
+        return self._transfer is not None and self._proposer.paused
 
     def step(self) -> None:
         """Wait until the target has nearly caught up; take nothing new until it holds everything; give up the lease,
@@ -175,11 +179,16 @@ class Changes:
         if transfer is None:
             return
         leads = self._engine.is_leader and self._engine.term == transfer.term
+        told = leads and self._leadership.relinquished
         if not leads and self._engine.leader is not None:
-            self._finish(transfer, Committed(self._engine.applied_index, 0, self._engine.leader))
+            self._finish(transfer, self._outcome(transfer, self._engine.leader))
         elif now > transfer.deadline:
-            self._give_up(transfer, leads)
-        elif leads and not self._leadership.relinquished:
+            self._give_up(transfer, leads, told)
+        elif leads and not told and transfer.target not in self._membership.voters:
+            self._finish(
+                transfer, Denied("no_target", f"{transfer.target} may not vote any more: leadership stays here")
+            )
+        elif leads and not told:
             self._approach(transfer, now)
 
     def _approach(self, transfer: _Transfer, now: float) -> None:
@@ -191,19 +200,28 @@ class Changes:
             self._proposer.paused = True
             transfer.deadline = min(transfer.until, now + self._timing.election_min)
         if behind <= 0:
-            transfer.deadline = min(transfer.until, now + 2 * self._timing.election_max)
+            transfer.deadline = min(transfer.until, now + self._timing.election_max)
             self._leadership.relinquish()
             self._send(transfer.target, {"type": "timeout_now", "term": transfer.term})
 
-    def _give_up(self, transfer: _Transfer, leads: bool) -> None:
-        if leads and not self._leadership.relinquished:
-            told = f"{transfer.target} did not catch up in time: leadership stays here, try again"
-            self._finish(transfer, Denied("not_caught_up", told))
+    def _outcome(self, transfer: _Transfer, leader: str) -> Outcome:
+        if leader == transfer.target or (leader != self._engine.node_id and not transfer.named):
+            return Committed(self._engine.applied_index, 0, leader)
+        return Denied("not_leader", f"leadership was lost meanwhile, and {leader} leads now: ask it")
+
+    def _give_up(self, transfer: _Transfer, leads: bool, told: bool) -> None:
+        if leads and not told:
+            why = f"{transfer.target} did not catch up in time: leadership stays here, try again later"
+            self._finish(transfer, Denied("not_caught_up", why))
             return
         self._finish(transfer, Unknown("transfer_timeout", f"{transfer.target} did not take over in time"))
-        if leads:
+        if told:
             # The lease is gone for this term; a new election gives the cluster one again.
             self._engine.step_down(transfer.term)
+
+    def close(self) -> None:
+        if self._transfer is not None:
+            self._finish(self._transfer, Unknown("stopping", "this node stops while it hands over leadership"))
 
     def _finish(self, transfer: _Transfer, outcome: Outcome) -> None:
         self._transfer = None

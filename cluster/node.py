@@ -143,6 +143,7 @@ class ClusterNode:
         if self.closed:
             return
         self.closed = True
+        self.changes.close()
         self.proposer.close()
         self.reads.close()
         self.compaction.close()

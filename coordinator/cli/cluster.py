@@ -20,7 +20,7 @@ CATCH_UP_S = 300
 SNAPSHOT_S = 300
 _PATH = "/api/v1/cluster"
 _POLL_S = 0.2
-_SOON = ("change_pending", "no_leader", "not_leader", "not_ready", "not_caught_up")
+_SOON = ("change_pending", "no_leader", "not_leader", "not_ready")
 """Refusals that pass: nothing was done, and it is asked for again."""
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from cluster.node import ClusterNode
 from cluster.ports import Committed, Denied, Unknown
-from tests.hazards.schedule import Directed
+from tests.hazards.schedule import Directed, void
 from tests.reference.register import command
 
 _QUICK = 0.3
@@ -113,12 +114,18 @@ def test_one_that_does_not_catch_up_holds_nobody_up_for_long() -> None:
     assert leader.engine.is_leader and leader.leadership.lease_valid()
 
 
-def test_while_the_heir_is_far_behind_everything_goes_on() -> None:
-    world = Directed(9)
+def far_behind(size: int = 3) -> tuple[Directed, ClusterNode]:
+    """n1 leads, and does not know that n2 has anything of the last 80 entries."""
+    world = Directed(9, size)
     leader = world.begin("n1")
     world.post.hold("n2", "n1")
     for number in range(80):
         world.commit("n1", "put", "k", number)
+    return world, leader
+
+
+def test_while_the_heir_is_far_behind_everything_goes_on() -> None:
+    world, leader = far_behind()
     outcomes: list[Any] = []
     world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
     began = world.now
@@ -127,6 +134,40 @@ def test_while_the_heir_is_far_behind_everything_goes_on() -> None:
     world.post.release("n2", "n1")
     world.reach(lambda: bool(outcomes), 5)
     assert isinstance(outcomes[0], Committed) and outcomes[0].result == "n2"
+
+
+def test_one_that_is_removed_meanwhile_is_not_told_to_lead() -> None:
+    """It is sent entries for a while yet, and may catch up."""
+    world, leader = far_behind(4)
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
+    world.call("n1", lambda: leader.remove_member("n2", 5.0, void))
+    world.reach(lambda: "n2" not in leader.membership.voters, 1)
+    world.post.release("n2", "n1")
+    world.run(0.1)
+    assert [outcome.code for outcome in outcomes] == ["no_target"]
+    began = world.now
+    world.commit("n1", "put", "k", "after")
+    assert world.now - began < _QUICK and leader.leadership.lease_valid()
+
+
+def test_it_is_done_only_if_the_one_that_was_named_leads() -> None:
+    world, leader = far_behind()
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
+    world.call("n1", lambda: leader.engine.step_down(leader.engine.term))
+    world.elect("n3")
+    world.reach(lambda: bool(outcomes), 5)
+    assert isinstance(outcomes[0], Denied) and outcomes[0].code == "not_leader"
+    assert "n3 leads now" in outcomes[0].message
+
+
+def test_whoever_waits_for_it_is_told_that_the_node_stops() -> None:
+    world, leader = far_behind()
+    outcomes: list[Any] = []
+    world.call("n1", lambda: leader.transfer("n2", 5.0, outcomes.append))
+    world.call("n1", leader.close)
+    assert [outcome.code for outcome in outcomes] == ["stopping"]
 
 
 def test_a_single_node_has_nobody_to_hand_over_to() -> None:
