@@ -204,6 +204,9 @@ class TaskLoad:
         """To some node. `told` gets the result, or None when there is none, once; a node that dies tells nothing."""
         sites = [site for _, site in sorted(self.world.sites.items())]
         up = [site for site in sites if site.node is not None and not site.stopped]
+        if self.calm:
+            # One whose joining was lost with its leader hears nobody: it is not ready, and nobody goes on asking it.
+            up = [site for site in up if site.node is not None and not site.node.elections.silent] or up
         site = rng.choice(up if up and rng.random() < 0.95 else sites)
         body, life, waiting = encode_command(command, request_id=request_id), site.life, [told]
 

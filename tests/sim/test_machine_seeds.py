@@ -9,6 +9,8 @@ from tests.sim.clientfaults import KINDS
 
 NO_LEADER_IN_PEACE = 30
 """Of tasks: the leader goes when the faults are over already, and for a while nobody can say what is done."""
+JOINED_A_LOST_LEADER = 97
+"""Of tasks: a node waits to be asked to join again, and workers must not wait for it."""
 SUSPECTS_OF_ONE_THAT_LEFT = 97
 """Of the graph: a node that was removed has suspects for ever, and nobody looks for them."""
 ASKED_AGAIN_FOR_TASKS = 50
@@ -52,7 +54,10 @@ def test_the_reference_graph() -> None:
 @pytest.mark.timeout(600)
 def test_dispatch() -> None:
     """At least once, one owner at a time, late owners refused."""
-    seeds, counts = SEEDS["tasks"], counts_of("tasks", [*range(SEEDS["tasks"] - 1), NO_LEADER_IN_PEACE])
+    seeds, counts = (
+        SEEDS["tasks"],
+        counts_of("tasks", [*range(SEEDS["tasks"] - 2), NO_LEADER_IN_PEACE, JOINED_A_LOST_LEADER]),
+    )
     assert counts["leaders"] > seeds, "leaders fall"
     assert counts["tasks"] > 20 * seeds and counts["complete ok"] > 15 * seeds
     assert counts["bounced"] > 3 * seeds, "owners pause and vanish"
