@@ -226,7 +226,9 @@ class Background:
     """When work in the background may enter the log: one entry of it at a time, then a pause if others use the log.
 
     The pause is REST times as long as that entry took, from here to being applied: when everything is slow it is
-    longer, and most of the log's time is the others'. They also see to it that the end of the pause is noticed.
+    longer, and most of the log's time is the others'. They also see to it that the end of the pause is noticed. After
+    it, background work goes with the next entry of theirs, which is written anyway; for one of its own it waits as long
+    again.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -236,7 +238,7 @@ class Background:
     def reset(self) -> None:
         """Another leads, or this node anew."""
         self._entry: int | None = None
-        self._began = self._until = 0.0
+        self._began = self._until = self._pause = 0.0
         self._others = False
         """Something that is not in the background entered the log since the last pause began."""
 
@@ -245,8 +247,9 @@ class Background:
         """An entry with background work has not been applied yet."""
         return self._entry is not None
 
-    def may_go(self) -> bool:
-        return not self.under_way and self._clock.now() >= self._until
+    def may_go(self, *, alone: bool = False) -> bool:
+        until = self._until + (self._pause if alone and self._others else 0.0)
+        return not self.under_way and self._clock.now() >= until
 
     def appended(self, index: int, kinds: set[bool]) -> None:
         """An entry with background work, with other work, or with both."""
@@ -258,5 +261,5 @@ class Background:
         if self._entry is None or index < self._entry:
             return
         now = self._clock.now()
-        pause = REST * (now - self._began) if self._others else 0.0
-        self._entry, self._until, self._others = None, now + pause, False
+        self._pause = REST * (now - self._began) if self._others else 0.0
+        self._entry, self._until, self._others = None, now + self._pause, False

@@ -240,7 +240,8 @@ class Proposer:
         """What is in the background first, if it may go: whatever else waits, it gets a share of that entry."""
         room, cost = self._limits.entry_bytes, self._lanes.entry_cost
         batch: list[_Proposal | _Forwarded] = []
-        if self._lanes.ready(background=True) and self._background.may_go():
+        alone = not self._lanes.ready(background=False)
+        if self._lanes.ready(background=True) and self._background.may_go(alone=alone):
             batch = self._lanes.take(room, -(-cost // BACKGROUND_PART), background=True, first=True)
             room -= sum(item.size for item in batch)
             cost = max(cost - sum(item.cost for item in batch), -(-cost // 2))

@@ -303,6 +303,20 @@ def test_background_work_pauses_longer_than_it_took_while_others_use_the_log() -
     assert background.may_go()
 
 
+def test_after_its_pause_background_work_goes_with_others_and_by_itself_only_later() -> None:
+    clock = _Clock()
+    background = Background(clock)
+    background.appended(1, {True, False})
+    clock.at = 2.0
+    background.applied(1)
+    clock.at += REST * 2.0 + 0.1
+    assert background.may_go(alone=True), "nobody else came since"
+    background.appended(2, {False})
+    assert background.may_go() and not background.may_go(alone=True)
+    clock.at += REST * 2.0
+    assert background.may_go(alone=True)
+
+
 # --- on the wire ------------------------------------------------------------------------------------------------
 
 
