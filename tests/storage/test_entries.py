@@ -189,6 +189,7 @@ def test_a_log_that_cannot_be_read_while_a_snapshot_is_taken_in_stops_the_node()
     world = Directed(2, limits=Limits(retain_bytes=0, log_memory_bytes=0))
     world.begin("n1")
     world.commit("n1", "put", "before", 1)
+    world.reach(lambda: world.caught_up("n2"), 1)
     world.split({"n1"}, {"n2", "n3"})
     for number in range(20):
         world.append("n1", "put", "stale", number)
