@@ -17,9 +17,9 @@ ASKED_AGAIN_FOR_TASKS = 50
 """Of sdk: an acquire is repeated under its id after its node died, and tasks became ready in between."""
 LOST_VERIFICATIONS = (36, 42, 52, 101, 107)
 """Of copies: the answer to a holder's last page is lost, or it asks a node that is gone or no member."""
-LOCKS_FOUND = (29, 114, 127, 175, 549, 554)
+LOCKS_FOUND = (29, 114, 127, 175, 549, 554, 779)
 """Of locks: requests at two nodes at once one of which hangs up (175), nodes that wait for their disks, a hand-over to
-one on slow links (549), a lost greeting (554)."""
+one on slow links (549), a lost greeting (554), a fifth of all frames lost (779)."""
 SDK_FOUND = (119, 129, 229)
 """Of sdk: members with names, a slow client's clock beside a fast leader's, a watch at a node that was removed."""
 SEEDS = {"locks": 10, "graph": 18, "tasks": 12, "copies": 10, "sdk": 10}
