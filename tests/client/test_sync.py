@@ -272,3 +272,26 @@ def test_other_nouns_are_there_under_their_names_and_wait(client: SyncClient) ->
         if event.kind == "lease_released":
             break
     assert client.call("GET", "/leases", query={"prefix": "sync/"})["leases"] == []
+
+
+INTERRUPTED = """
+import contextlib, sys
+from coordinator.client.blocks import Block, Interrupted
+
+block = Block(contextlib.nullcontext(), interrupt=True)
+block.begun()
+with contextlib.suppress(Interrupted):
+    block._tell()
+    while True:
+        pass
+block.ended()
+sys.settrace(lambda *seen: None)
+(lambda: None)()
+print("went on")
+"""
+
+
+def test_an_interrupted_block_leaves_the_interpreter_as_it_was() -> None:
+    """Else it looks for an exception at every call, and a debugger, or a measure of coverage, stands still."""
+    told = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout == "went on\n", told

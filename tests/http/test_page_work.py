@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,6 @@ RULES = {name: rule.default for name, rule in queues.RULES.items()}
 DAY_MS = 24 * 3600 * 1000
 HOME = str(Path(coordinator.__file__).parent)
 SPARE_LINES, SPARE_BYTES = 500, 60_000
-MUCH_LATER_S = 1_000.0
 
 
 class Work:
@@ -60,16 +58,11 @@ def counted() -> Iterator[Work]:
 
     gc.disable()
     tracemalloc.start()
-    # CPython 3.11 spins for ever if another thread asks for its turn just when a function that is traced begins.
-    switching_s = sys.getswitchinterval()
-    sys.setswitchinterval(MUCH_LATER_S)
-    time.sleep(0)
     sys.settrace(entered)
     try:
         yield work
     finally:
         sys.settrace(None)
-        sys.setswitchinterval(switching_s)
         work.most_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         gc.enable()
