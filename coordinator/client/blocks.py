@@ -107,7 +107,7 @@ class Block(Generic[T]):
         with self._gate:
             self._running = False
             if self._interrupted:
-                _clear(self._thread_id)
+                _clear()
 
     async def leave(self) -> None:
         """Waits until the manager has left; raises what it raised."""
@@ -121,15 +121,15 @@ def _raise_in(thread_id: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
-def _clear(thread_id: int) -> None:
-    """In that thread: from here on no exception is on its way to it.
+def _clear() -> None:
+    """From here on no exception is on its way to this thread.
 
     One more takes the place of what may be on its way, and is caught. To ask for none instead would leave CPython 3.11
     looking for an exception at every call from then on, and standing still in the first function that is traced.
     """
     try:
-        _raise_in(thread_id, Interrupted)
-        while True:
+        _raise_in(threading.get_ident(), Interrupted)
+        while True:  # it comes when the call above is over, or with the first turn of this
             pass
     except Interrupted:
         pass
