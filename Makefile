@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 NODES ?= 3
 SEED ?= 1
 WORKLOAD ?= all
+SHARED ?=
 MINUTES ?=
 OPERATIONS ?=
 PARTS ?=
@@ -53,8 +54,8 @@ test: lint ## everything but Docker: lint, types, tests, simulation
 	@# The tests start hundreds of nodes: without kept bytecode each would compile all of Holdfast anew.
 	@echo "test: pytest" && env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -m "not docker" -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(PYTEST_ARGS)
 
-sim: $(STAMP) ## one simulated run of each workload: make sim SEED=42, with WORKLOAD=locks of that one
-	@$(BIN)/python -m tests.sim --seed $(SEED) --workload $(WORKLOAD)
+sim: $(STAMP) ## one simulated run of each workload: make sim SEED=42, with WORKLOAD=locks of that one; SHARED=1: by the older plans
+	@$(BIN)/python -m tests.sim --seed $(SEED) --workload $(WORKLOAD) $(if $(SHARED),--shared)
 
 sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow; goes on where it was left
 	@$(BIN)/python -m tests.sim --long --workload $(WORKLOAD) $(if $(MINUTES),--minutes $(MINUTES))

@@ -15,7 +15,8 @@ from cluster.leadership import Leadership
 from cluster.membership import PAYLOAD_KIND, Membership, encode
 from cluster.options import Timing
 from cluster.ports import Clock, Committed, Denied, Member, Message, Outcome, Unknown
-from cluster.proposer import Done, Proposer
+from cluster.proposals import Done
+from cluster.proposer import Proposer
 
 _PROMOTE_TIMEOUT = 10.0
 _CAUGHT_UP_ENTRIES = 64
@@ -108,6 +109,8 @@ class Changes:
             return None
         if not self._leadership.ready:
             return Denied("not_ready", "the leader is new and has not committed its first entry: try again")
+        if self.handing_over:
+            return Denied("change_pending", "leadership is being handed over: ask the next leader")
         if self._membership.pending(self._engine.commit_index):
             return Denied("change_pending", "another membership change is not committed yet: try again after it")
         if not self._has_quorum(self._membership.voters):

@@ -122,6 +122,10 @@ class Compaction:
         """Called by the library inside a bare `except`: a failure must end the node here (H2)."""
         try:
             meta = self._store.load(self._machine.restore)
+            self._clock.restore(meta.now_ms)
+            self._membership.restore(meta.last[1], meta.config)
+            self._restored(meta.last[1])
+            self._note_size()
         except (SnapshotCorrupt, OSError) as error:
             if self._guards.snapshot_load_stops:
                 self._fatal(f"the snapshot cannot be loaded: {error}")
@@ -132,10 +136,6 @@ class Compaction:
         except Exception as error:
             self._fatal(f"restoring the snapshot failed: {error!r}; this is a bug")
             raise
-        self._clock.restore(meta.now_ms)
-        self._membership.restore(meta.last[1], meta.config)
-        self._restored(meta.last[1])
-        self._note_size()
         return meta.last, meta.prev
 
     # --- sending ---------------------------------------------------------------------------------------------

@@ -76,8 +76,12 @@ class Elections:
     # --- the promise to a leader -----------------------------------------------------------------------------
 
     def heard_leader(self, peer: str, term: int) -> None:
-        """An append was accepted: no vote for anybody else for Δ from now (rule 1)."""
+        """An append was accepted: no vote for anybody else for Δ from now (rule 1).
+
+        What others agreed to while nobody was heard is over: it does not count when this leader falls silent again.
+        """
         self._promise = (peer, term)
+        self._round_term = 0
         self._heard_at = self._clock.now()
         if self._guards.vote_withholding:
             self._withhold_until = max(self._withhold_until, self._clock.now() + self._timing.election_min)
@@ -110,11 +114,22 @@ class Elections:
         transfer = message.get("transfer")
         if transfer is not None and not self._guards.transfer_mark:
             return True
-        if transfer is not None and tuple(transfer) == self._promise and message["term"] == transfer[1] + 1:
+        if transfer is not None and tuple(transfer) == self._bound_to and message["term"] == transfer[1] + 1:
             return True
         if self._engine.is_leader and self._leadership.quorum_fresh() and self._guards.vote_withholding:
             return False
         return not self.withholding
+
+    @property
+    def _bound_to(self) -> tuple[str, int] | None:
+        """The leader and term whose own wish for another one comes before the promise.
+
+        One that hands over is bound to itself: with a bare majority there its heir needs its vote, and the lease of its
+        term is gone already.
+        """
+        if self._engine.is_leader and self._leadership.relinquished:
+            return self._engine.node_id, self._engine.term
+        return self._promise
 
     def counts_vote(self, peer: str, term: int) -> bool:
         """One vote a voter and term; only of voters."""

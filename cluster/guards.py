@@ -72,7 +72,7 @@ class Guards:
     clock_step: bool = True
     """A stall is not charged to the cluster clock."""
     store_identity: bool = True
-    """H9: a member that comes back without its data directory is ignored."""
+    """H9: a member that comes back without its data directory, or with an older copy of it, is ignored."""
     journal: JournalGuards = field(default_factory=JournalGuards)
 
 

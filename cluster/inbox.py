@@ -1,6 +1,7 @@
 """Messages from peers, held until the next step, then each to the part it is for.
 
-Nothing is heard from a peer before it has shown the data directory it is known by (`cluster.identity`).
+Nothing is heard from a peer before it has shown the data directory it is known by (`cluster.identity`), and that this
+is no older copy of it (`cluster.lives`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.levels import heard, unfit
+from cluster.membership import decode
 from cluster.ports import Message
 from cluster.status import PeerReport
 
@@ -83,23 +85,45 @@ class Inbox:
 
     def _on_status(self, peer: str, message: Message) -> None:
         node = self._node
-        known = node.identity.admits(peer, message["store_id"], node.engine.applied_index)
-        if known or not node.guards.store_identity:
-            node.board.on_report(peer, PeerReport.of(message, node.clock.now()))
-            if not self._levels_fit(peer, message):
-                return
-            if peer not in self._admitted:
-                self._admitted.add(peer)
-                self._refused.discard(peer)
-                node.engine.linked(peer)
-                node.engine.hurry()
-            if message["blank"]:
-                node.elections.heard_blank(peer)
-            node.board.on_config(message["config_index"], message["config"])
-        elif peer not in self._refused:
+        if node.guards.store_identity and not self._is_whole(peer, message):
+            return
+        node.board.on_report(peer, PeerReport.of(message, node.clock.now()))
+        if not self._levels_fit(peer, message):
+            return
+        if peer not in self._admitted:
+            self._admitted.add(peer)
+            self._refused.discard(peer)
+            node.engine.linked(peer)
+            node.engine.hurry()
+        if message["blank"]:
+            node.elections.heard_blank(peer)
+        node.board.on_config(message["config_index"], message["config"])
+        if message["config_index"] <= message["applied"]:
+            node.identity.introduce(decode(message["config"]))
+
+    def _is_whole(self, peer: str, message: Message) -> bool:
+        """Whether the peer has the directory that it had, and all that was in it."""
+        node, engine = self._node, self._node.engine
+        if not node.identity.admits(peer, message["store_id"], engine.applied_index):
+            self._refuse(peer, "peer_lost_its_directory")
+            return False
+        if peer in self._admitted:
+            node.lives.follow(peer, message["applied"])
+            return True
+        acknowledged = min(engine.match_index(peer), engine.commit_index) if engine.is_leader else 0
+        if not node.lives.believes(peer, message, acknowledged):
+            self._refuse(peer, "peer_went_back")
+            return False
+        return True
+
+    def _refuse(self, peer: str, kind: str) -> None:
+        if peer not in self._refused:
             self._refused.add(peer)
-            remedy = f"holdfast member replace {peer} NEW --peer ... --http ..."
-            node.on_event("peer_lost_its_directory", {"peer": peer, "do": remedy})
+            remedy = (
+                f"holdfast member replace {peer} NEW --peer ... --http ...; if {peer} was replaced already, while this "
+                "node was away, start the other members: they tell this node so"
+            )
+            self._node.on_event(kind, {"level": "warning", "peer": peer, "do": remedy})
 
     def _levels_fit(self, peer: str, message: Message) -> bool:
         """Whether this node and the peer apply entries alike: else one of the two has no part in this cluster."""

@@ -27,6 +27,8 @@ MUCH_COMMANDS, MUCH_BYTES = 32, 32 * KIB
 """With so many commands or bytes, an entry costs little more than what is in it."""
 REST = 4
 """So many times as long as its last entry took, background work pauses."""
+REST_MAX_S = 1.0
+"""But no longer: an entry that took longer was held up by a stop of the host or of a disk, not by its work."""
 
 
 class Lane(NamedTuple):
@@ -261,5 +263,5 @@ class Background:
         if self._entry is None or index < self._entry:
             return
         now = self._clock.now()
-        self._pause = REST * (now - self._began) if self._others else 0.0
+        self._pause = min(REST * (now - self._began), REST_MAX_S) if self._others else 0.0
         self._entry, self._until, self._others = None, now + self._pause, False

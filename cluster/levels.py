@@ -33,9 +33,9 @@ def levels_of(machine: StateMachine) -> Levelled:
     return machine if isinstance(machine, Levelled) else _OneLevel()
 
 
-def told(levels: Levelled) -> bytes:
-    """What others may add behind these two is not looked at."""
-    packed: bytes = msgpack.packb([levels.known_level, levels.level])
+def told(levels: Levelled, *behind: int | bytes) -> bytes:
+    """What others may add behind these two is not looked at here: `cluster.lives` does."""
+    packed: bytes = msgpack.packb([levels.known_level, levels.level, *behind])
     return packed
 
 

@@ -177,7 +177,7 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
                 "config_index": natural,
                 "config": blob(1 << 16),
             },
-            {"digest": blob(64)},  # what a node tells of levels: cluster.levels
+            {"digest": blob(64)},  # what a node tells of levels and lives: cluster.levels
         ),
     ),
 }

@@ -26,12 +26,14 @@ from cluster.journal import JournalError
 from cluster.lanes import FRONT, Lane
 from cluster.leadership import Leadership
 from cluster.levels import levels_of
+from cluster.lives import Lives
 from cluster.membership import PAYLOAD_KIND as MEMBERSHIP_KIND
 from cluster.notice import CommitNotice
 from cluster.options import ClusterOptions
 from cluster.outbox import Outbox, ends_sending
 from cluster.ports import Clock, Denied, Disk, Member, Message, Random, Scheduler, StateMachine, Transport
-from cluster.proposer import COMMAND_KINDS, Done, Proposer
+from cluster.proposals import Done
+from cluster.proposer import COMMAND_KINDS, Proposer
 from cluster.reads import ReadDone, Reads
 from cluster.status import Status, StatusBoard
 from cluster.storage import open_storage
@@ -81,6 +83,7 @@ class ClusterNode:
             options, disk=disk, scheduler=self._scheduler, random=random, guards=guards, fatal=self.fatal
         )
         self._lock, self.identity = storage.lock, storage.identity
+        self.lives = Lives(disk, options.data_dir, incarnation, self.identity.met, check_log=guards.store_identity)
         self.membership, self.journal = storage.membership, storage.journal
         self.cluster_clock = ClusterClock(timing, guards)
         self.outbox = Outbox(self._transport, self.journal)
@@ -121,8 +124,9 @@ class ClusterNode:
             self.engine, self.elections, self.leadership, self.compaction, self.cluster_clock, send=send, **common
         )
         parts = (self.engine, self.leadership)
-        self.proposer = Proposer(*parts, incarnation=incarnation, limits=limits, stamp=self._stamp, send=send, **common)
-        self.reads = Reads(*parts, incarnation=incarnation, retry_after=timing.heartbeat, send=send, **common)
+        asking = {"incarnation": incarnation, "retry_after": timing.heartbeat, "send": send, **common}
+        self.proposer = Proposer(*parts, limits=limits, stamp=self._stamp, **asking)
+        self.reads = Reads(*parts, **asking)
         self.changes = Changes(
             self.engine, self.membership, self.leadership, self.proposer, timing=timing, send=send, **common
         )
@@ -263,7 +267,7 @@ class ClusterNode:
         elif payload[:1] == MEMBERSHIP_KIND:
             members = [member.id for member in self.membership.at(index)]
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, [members])
-            self.identity.follow((*self.membership.members, *self.changes.leaving))
+            self.identity.follow((*self.membership.reachable(index), *self.changes.leaving))
             self.on_event("members", {"members": members, "index": index})
         else:
             raise ValueError(f"unknown payload kind {payload[:1]!r}")
@@ -271,7 +275,7 @@ class ClusterNode:
     def _on_restored(self, index: int) -> None:
         if hasattr(self, "proposer"):
             self.proposer.restored(index)
-            self.identity.follow(self.membership.members)
+            self.identity.follow(self.membership.reachable(index))
             self.on_event("snapshot_installed", {"index": index})
 
     def _stamp(self) -> int:

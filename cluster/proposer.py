@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -24,7 +23,8 @@ from cluster.lanes import FRONT, Background, Lane, Lanes, cost_of
 from cluster.leadership import Leadership
 from cluster.levels import KIND as LEVEL_KIND
 from cluster.options import Limits
-from cluster.ports import Clock, Committed, Denied, Message, Outcome, Unknown
+from cluster.ports import Clock, Committed, Denied, Message, Unknown
+from cluster.proposals import Done, Forward, Forwarded, Place, Proposal
 
 PAYLOAD_KIND = b"b"
 COMMAND_KINDS = (PAYLOAD_KIND, LEVEL_KIND)
@@ -38,70 +38,6 @@ BACKGROUND_PART = 4
 MAX_FORWARDS = 4
 """Parts of one lane on their way to the leader at once."""
 
-Done = Callable[[Outcome], None]
-
-
-@dataclass(slots=True)
-class _Proposal:
-    command: bytes
-    deadline: float
-    done: Done | None
-    """None once it has ended: its deadline came while it was on its way."""
-    lane: Lane = FRONT
-    cost: int = 1
-
-    count = 1
-
-    @property
-    def size(self) -> int:
-        return len(self.command)
-
-    @property
-    def over(self) -> bool:
-        return self.done is None
-
-    def end(self, outcome: Outcome) -> None:
-        done, self.done = self.done, None
-        if done is not None:
-            done(outcome)
-
-
-@dataclass(slots=True)
-class _Forwarded:
-    """Commands of one lane that another node sent here to be proposed: together, in one entry."""
-
-    peer: str
-    sequence: int
-    incarnation: int
-    lane: Lane
-    cost: int
-    commands: Sequence[bytes]
-    size: int
-
-    over = False
-
-    @property
-    def count(self) -> int:
-        return len(self.commands)
-
-
-@dataclass(slots=True)
-class _Place:
-    """Proposals of this node that stand in one entry from `offset` on."""
-
-    term: int
-    offset: int
-    proposals: list[_Proposal]
-
-
-@dataclass(slots=True)
-class _Forward:
-    """A part of one lane that was sent to the leader and has not been told its place yet."""
-
-    leader: str
-    lane: Lane
-    proposals: list[_Proposal]
-
 
 class Proposer:
     def __init__(
@@ -110,6 +46,7 @@ class Proposer:
         leadership: Leadership,
         *,
         incarnation: int,
+        retry_after: float,
         limits: Limits,
         clock: Clock,
         guards: Guards,
@@ -119,19 +56,22 @@ class Proposer:
         self._engine = engine
         self._leadership = leadership
         self._incarnation = incarnation
+        self._retry_after = retry_after
         self._limits = limits
         self._clock = clock
         self._guards = guards
         self._stamp = stamp
         self._send = send
-        self._lanes: Lanes[_Proposal | _Forwarded] = Lanes(limits)
+        self._lanes: Lanes[Proposal | Forwarded] = Lanes(limits)
         self._has_parts = False
         """Parts from other nodes were taken in since this node began to lead."""
-        self._places: dict[int, list[_Place]] = {}
-        self._forwards: dict[int, _Forward] = {}
+        self._places: dict[int, list[Place]] = {}
+        self._forwards: dict[int, Forward] = {}
         self._unanswered: Counter[Lane] = Counter()
         """How many of `_forwards` each lane has."""
         self._sequence = 0
+        self._turned_away: tuple[str, float] | None = None
+        """By whom, and until when nothing more is sent there: a leader that hands over takes nothing."""
         self._own_entries: deque[int] = deque()
         self._waiting_peers: set[int] = set()
         self._background = Background(clock)
@@ -150,7 +90,7 @@ class Proposer:
             done(Denied("overloaded", "too much is waiting to be committed: try again later"))
         else:
             deadline = self._clock.now() + timeout
-            self._lanes.add(_Proposal(command, deadline, done, lane, cost_of(len(command), cost)))
+            self._lanes.add(Proposal(command, deadline, done, lane, cost_of(len(command), cost)))
 
     def append_alone(self, payload: bytes, timeout: float, done: Done) -> None:
         """An entry that is not a batch of commands, such as a new configuration. Leader only."""
@@ -158,8 +98,8 @@ class Proposer:
         if index is None:
             done(Denied("not_leader", "this node does not lead: ask the leader"))
             return
-        proposal = _Proposal(b"", self._clock.now() + timeout, done)
-        self._places.setdefault(index, []).append(_Place(self._engine.term, 0, [proposal]))
+        proposal = Proposal(b"", self._clock.now() + timeout, done)
+        self._places.setdefault(index, []).append(Place(self._engine.term, 0, [proposal]))
 
     def append_level(self, command: bytes, timeout: float, done: Done) -> None:
         """An entry of its own and of a kind of its own for the command that raises the level. Leader only: at once or
@@ -182,7 +122,7 @@ class Proposer:
                 self._reply(peer, sequence, incarnation, refused="overloaded")
             else:
                 self._has_parts = True
-                self._lanes.add(_Forwarded(peer, sequence, incarnation, lane, cost_of(size, cost), commands, size))
+                self._lanes.add(Forwarded(peer, sequence, incarnation, lane, cost_of(size, cost), commands, size))
 
     def _reply(self, peer: str, sequence: int, incarnation: int, **fields: Any) -> None:
         self._send(peer, {"type": "forward_reply", "sequence": sequence, "incarnation": incarnation, **fields})
@@ -213,8 +153,8 @@ class Proposer:
 
     def _append_one(self) -> bool:
         batch = self._next_batch()
-        parts = [item for item in batch if isinstance(item, _Forwarded)]
-        proposals = [item for item in batch if isinstance(item, _Proposal)]
+        parts = [item for item in batch if isinstance(item, Forwarded)]
+        proposals = [item for item in batch if isinstance(item, Proposal)]
         commands = [command for part in parts for command in part.commands]
         offset = len(commands)
         commands.extend(proposal.command for proposal in proposals)
@@ -228,7 +168,7 @@ class Proposer:
         term = self._engine.term
         self._own_entries.append(index)
         self._background.appended(index, {item.lane.background for item in batch})
-        self._places.setdefault(index, []).append(_Place(term, offset, proposals))
+        self._places.setdefault(index, []).append(Place(term, offset, proposals))
         offset = 0
         for part in parts:
             self._waiting_peers.add(index)
@@ -236,10 +176,10 @@ class Proposer:
             offset += part.count
         return True
 
-    def _next_batch(self) -> list[_Proposal | _Forwarded]:
+    def _next_batch(self) -> list[Proposal | Forwarded]:
         """What is in the background first, if it may go: whatever else waits, it gets a share of that entry."""
         room, cost = self._limits.entry_bytes, self._lanes.entry_cost
-        batch: list[_Proposal | _Forwarded] = []
+        batch: list[Proposal | Forwarded] = []
         alone = not self._lanes.ready(background=False)
         if self._lanes.ready(background=True) and self._background.may_go(alone=alone):
             batch = self._lanes.take(room, -(-cost // BACKGROUND_PART), background=True, first=True)
@@ -250,24 +190,29 @@ class Proposer:
     def _refuse_peers(self) -> None:
         if self._has_parts:
             self._has_parts = False
-            for item in self._lanes.withdraw(lambda item: isinstance(item, _Forwarded)):
-                if isinstance(item, _Forwarded):
+            for item in self._lanes.withdraw(lambda item: isinstance(item, Forwarded)):
+                if isinstance(item, Forwarded):
                     self._reply(item.peer, item.sequence, item.incarnation, refused="not_leader")
 
     def _forward_batches(self) -> None:
-        leader = self._engine.leader if self._engine.is_linked(self._engine.leader) else None
+        leader = self._engine.leader if self._takes_forwards(self._engine.leader) else None
         room, cost = self._limits.entry_bytes, self._lanes.entry_cost
         for background in (False, True):
             while leader is not None:
                 taken = self._lanes.take(room, cost, background=background, first=True)
-                proposals = [item for item in taken if isinstance(item, _Proposal)]
+                proposals = [item for item in taken if isinstance(item, Proposal)]
                 if not proposals:
                     break
                 if not self._forward(leader, proposals):
                     self._requeue(proposals)
                     return
 
-    def _forward(self, leader: str, proposals: list[_Proposal]) -> bool:
+    def _takes_forwards(self, leader: str | None) -> bool:
+        if self._turned_away is not None and leader == self._turned_away[0]:
+            return self._engine.is_linked(leader) and self._clock.now() >= self._turned_away[1]
+        return self._engine.is_linked(leader)
+
+    def _forward(self, leader: str, proposals: list[Proposal]) -> bool:
         lane_of = attrgetter("lane")
         parts = [(lane, list(own)) for lane, own in groupby(sorted(proposals, key=lane_of), key=lane_of)]
         told = [
@@ -281,13 +226,13 @@ class Proposer:
             return False
         self._sequence += len(parts)
         for sequence, (lane, own) in enumerate(parts, first):
-            self._forwards[sequence] = _Forward(leader, lane, own)
+            self._forwards[sequence] = Forward(leader, lane, own)
             self._unanswered[lane] += 1
             if self._unanswered[lane] >= MAX_FORWARDS:
                 self._lanes.hold(lane)
         return True
 
-    def _answered(self, sequence: int) -> list[_Proposal]:
+    def _answered(self, sequence: int) -> list[Proposal]:
         """What was sent as that part; it is on its way no longer."""
         forward = self._forwards.pop(sequence)
         self._unanswered[forward.lane] -= 1
@@ -296,7 +241,7 @@ class Proposer:
         self._lanes.let_go(forward.lane)
         return forward.proposals
 
-    def _requeue(self, proposals: list[_Proposal]) -> None:
+    def _requeue(self, proposals: list[Proposal]) -> None:
         for proposal in reversed(proposals):
             self._lanes.put_back(proposal)
 
@@ -311,6 +256,7 @@ class Proposer:
         self._answered(message["sequence"])
         refused = message.get("refused")
         if refused == "not_leader":
+            self._turned_away = (peer, self._clock.now() + self._retry_after)
             self._requeue([proposal for proposal in forward.proposals if proposal.done is not None])
         elif refused is not None:
             for proposal in forward.proposals:
@@ -318,7 +264,7 @@ class Proposer:
         elif message["index"] <= self._engine.applied_index:
             _end_unknown(forward.proposals, "applied", "the entry was applied before its place was known")
         else:
-            place = _Place(message["term"], message["offset"], forward.proposals)
+            place = Place(message["term"], message["offset"], forward.proposals)
             self._places.setdefault(message["index"], []).append(place)
 
     def applied(self, index: int, term: int, now_ms: int, results: Sequence[Any]) -> bool:
@@ -349,6 +295,7 @@ class Proposer:
         lost = [sequence for sequence, forward in self._forwards.items() if forward.leader != self._engine.leader]
         for sequence in lost:
             _end_unknown(self._answered(sequence), "leader_changed", "the leader changed before it answered")
+        self._turned_away = None
         self._waiting_peers.clear()
         self._own_entries.clear()
         self._background.reset()
@@ -365,7 +312,7 @@ class Proposer:
             return
         # Whoever is told may propose again at once.
         for item in self._lanes:
-            if isinstance(item, _Proposal) and item.deadline <= now:
+            if isinstance(item, Proposal) and item.deadline <= now:
                 item.end(Denied("no_leader", "no leader took the command in time: try again"))
         sent = [forward.proposals for forward in self._forwards.values()]
         sent += [place.proposals for places in self._places.values() for place in places]
@@ -380,7 +327,7 @@ class Proposer:
 
     def close(self) -> None:
         for item in self._lanes.withdraw(lambda _: True):
-            if isinstance(item, _Proposal):
+            if isinstance(item, Proposal):
                 item.end(Denied("stopping", "this node is stopping: ask another"))
         for places in self._places.values():
             for place in places:
@@ -395,6 +342,6 @@ class Proposer:
         return self._lanes.commands
 
 
-def _end_unknown(proposals: Sequence[_Proposal], code: str, message: str) -> None:
+def _end_unknown(proposals: Sequence[Proposal], code: str, message: str) -> None:
     for proposal in proposals:
         proposal.end(Unknown(code, message + "; repeat it only under the same request id"))

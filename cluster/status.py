@@ -141,7 +141,7 @@ class StatusBoard:
             "blank": node.elections.blank,
             "config_index": node.membership.index,
             "config": encode(node.membership.members),
-            FIELD: told(node.levels),
+            FIELD: told(node.levels, *node.lives.told(node.journal.last_index)),
         }
 
     def _leader(self) -> str | None:
@@ -189,6 +189,10 @@ class StatusBoard:
             known.append(report.known_level)
         return min(known)
 
+    def _deaf_leaders(self) -> list[str]:
+        recent = self._node.clock.now() - _RECENT_S
+        return [peer for peer, told in self._reports.items() if told.role == "leader" and told.heard_at >= recent]
+
     def _readiness(self) -> tuple[bool, str]:
         node = self._node
         if node.dead is not None:
@@ -202,6 +206,11 @@ class StatusBoard:
             return False, (
                 f"this data directory is new: the first start needs every member, and {missing} is missing or is not "
                 "new. If this node lost its directory, replace it: holdfast member replace"
+            )
+        if self._leader() is None and node.elections.silent and self._deaf_leaders():
+            return False, (
+                f"{self._deaf_leaders()[0]} leads and does not listen to this node: its log says why (peer_went_back, "
+                "peer_lost_its_directory)"
             )
         if self._leader() is None:
             return False, "no leader is known: an election is under way, or a quorum is missing"

@@ -162,7 +162,7 @@ async def _give_back(
     if not isinstance(outcome, Committed):
         return
     for returning in wanted.returning(service, namespace, outcome, request_id):
-        returned = await service.propose(namespace, returning, None, CANCEL_S)
+        returned = await service.insist(namespace, returning, CANCEL_S)
         if not isinstance(returned, Committed) or isinstance(returned.result, Refused):
             return
 

@@ -43,6 +43,8 @@ Consistency = Literal["linearizable", "bounded", "local"]
 OUTAGE_S = 60.0
 """The cluster clock stands still in an outage, and with it a waiter's deadline: by so much a request outlasts it."""
 CANCEL_S = 30.0
+INSIST_S = (0.05, 1.0)
+"""The first pause before what was refused is asked again, and the longest."""
 TIDY_MAX = 10_000
 """Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
 
@@ -334,10 +336,21 @@ class Service:
             if isinstance(outcome, Committed) and isinstance(outcome.result, r.LockWaiting):
                 last = max(asked, outcome.index)
                 leaving = CancelWaiter(outcome.result.waiter_id, request_id, last)
-                await self.propose(namespace, leaving, None, command.block_time_ms / 1000 + CANCEL_S)
+                await self.insist(namespace, leaving, command.block_time_ms / 1000 + CANCEL_S)
             # Else granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
 
         self.tidy(cancel())
+
+    async def insist(self, namespace: str, command: Command, patience_s: float) -> Outcome:
+        """Until it is in the log: nobody is left to ask again. Of what may be applied twice."""
+        loop = asyncio.get_running_loop()
+        until, pause_s = loop.time() + patience_s, INSIST_S[0]
+        while True:
+            outcome = await self.propose(namespace, command, None, max(0.001, until - loop.time()))
+            if isinstance(outcome, Committed) or outcome.code == "stopping" or loop.time() + pause_s >= until:
+                return outcome
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, INSIST_S[1])
 
     def tidy(self, undoing: Coroutine[Any, Any, None]) -> None:
         """In the background; a node that stops waits for it."""

@@ -48,6 +48,8 @@ class Sweeper(LeaderLoop):
         began = self._service.clock()
         outcome = await self._service.propose("default", Sweep(self._limit), None, PROPOSE_S)
         if not isinstance(outcome, Committed) or not isinstance(outcome.result, Swept):
+            # The lane of a backlog may be what is closed.
+            self._limit = PULSE
             return TICK_S
         swept = outcome.result
         self._service.telemetry.sweep(self._service.clock() - began, swept.expired, swept.backlog)

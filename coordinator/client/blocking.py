@@ -96,8 +96,12 @@ class SyncBlock(Generic[A, S]):
         block = Block(self._manager, self._on_lost, interrupt=self._interrupt)
         shown = self._shown(self._thread.enter(block))
         self._blocks.put(block)
-        block.begun()
-        return shown
+        try:
+            block.begun()
+            return shown
+        except Interrupted as early:  # lost before it began: nobody else would leave it
+            self.__exit__(Interrupted, early, None)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,12 +12,16 @@ import ctypes
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from coordinator.client.errors import LockLost
 
 T = TypeVar("T")
 LOOK_AGAIN_S = 60.0
+AFTER_S = 0.02
+"""After the end of an inner block, in which an exception that was meant for an outer one may have ended."""
+
+_here = threading.local()
 
 
 class Interrupted(LockLost):
@@ -98,16 +102,36 @@ class Block(Generic[T]):
         return self._left.is_set() if self._task is None else self._task.done()
 
     def begun(self) -> None:
+        _open_here().append(self)
         with self._gate:
             self._running = True
             self._raise_in_block()
 
     def ended(self) -> None:
-        """The block is over; an exception on its way to the thread does not arrive any more."""
+        """The block is over; an exception on its way to the thread does not arrive any more.
+
+        CPython keeps one for a thread: that of an outer block, lost with this one, is gone with it, and whoever takes
+        the end of this block for its own has heard nothing of the other. So that one is told again.
+        """
         with self._gate:
             self._running = False
             if self._interrupted:
                 _clear()
+        around = _open_here()
+        if self in around:
+            around.remove(self)
+        for block in around:
+            block._tell_again()
+
+    def _tell_again(self) -> None:
+        if self._interrupt and self._lost and self._task is not None:
+            loop = self._task.get_loop()
+            with contextlib.suppress(RuntimeError):  # its client is closed, and tells nothing any more
+                loop.call_soon_threadsafe(loop.call_later, AFTER_S, self._raise_if_running)
+
+    def _raise_if_running(self) -> None:
+        with self._gate:
+            self._raise_in_block()
 
     async def leave(self) -> None:
         """Waits until the manager has left; raises what it raised."""
@@ -115,6 +139,14 @@ class Block(Generic[T]):
         if self._task is not None:
             await asyncio.wait((self._task,))
             self._task.result()
+
+
+def _open_here() -> list[Block[Any]]:
+    """The blocks that this thread is in."""
+    if not hasattr(_here, "blocks"):
+        _here.blocks = []
+    blocks: list[Block[Any]] = _here.blocks
+    return blocks
 
 
 def _raise_in(thread_id: int, error: type[BaseException]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from coordinator.http.ends import read_ending
 from coordinator.http.fields import Shape
 from coordinator.http.locks import KEY, TOKEN_FIELD
 from coordinator.http.operations import Call, Operation
@@ -11,9 +12,8 @@ from coordinator.http.schemas import record
 
 
 async def check(call: Call) -> web.Response:
-    point = await call.read()
-    body = call.body
-    found = call.service.machine.fencing_check(call.namespace, body["lock_key"], body["fencing_token"], point.now_ms)
+    machine, asked = call.service.machine, (call.body["lock_key"], call.body["fencing_token"])
+    (found,), point = await read_ending(call, lambda now_ms: [machine.fencing_check(call.namespace, *asked, now_ms)])
     return call.answer({"current": found.current, "newest_token": found.newest_token}, point)
 
 

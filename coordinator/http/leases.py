@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
 from coordinator.http import trail
+from coordinator.http.ends import read_ending, read_page
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Field, Identity, Integer, Many, Shape, Text, hex_id, hex_ids
 from coordinator.http.moments import epoch_ms, ttl_ms
@@ -23,6 +25,7 @@ from coordinator.machine.limits import (
     MIN_TTL_MS,
 )
 from coordinator.machine.reads import LeaseView
+from coordinator.service import ReadPoint
 
 TTL_HEADER = "X-Holdfast-Ttl-Ms"
 
@@ -86,36 +89,38 @@ async def release(call: Call) -> web.Response:
 
 
 async def get(call: Call) -> web.Response:
-    point = await call.read()
-    lease_id = call.places["lease_id"]
-    (found,) = call.service.machine.leases(call.namespace, [lease_id], point.now_ms)
+    (found,), point = await _look_at(call, [call.places["lease_id"]])
     lease = call.seen(found)
     if lease is None:
         raise ApiError(404, "unknown_lease", "there is no such lease, or it is long gone")
     return call.answer(_lease(lease), point)
 
 
+async def _look_at(call: Call, lease_ids: Sequence[int]) -> tuple[Sequence[LeaseView | None], ReadPoint]:
+    machine = call.service.machine
+    return await read_ending(call, lambda now_ms: machine.leases(call.namespace, lease_ids, now_ms))
+
+
 async def look_up(call: Call) -> web.Response:
-    point = await call.read()
     lease_ids = call.body["lease_ids"]
-    found = map(call.seen, call.service.machine.leases(call.namespace, lease_ids, point.now_ms))
+    found, point = await _look_at(call, lease_ids)
     leases = [
         {"lease_id": hex_id(lease_id), "state": "UNKNOWN"} if lease is None else _lease(lease)
-        for lease_id, lease in zip(lease_ids, found, strict=True)
+        for lease_id, lease in zip(lease_ids, map(call.seen, found), strict=True)
     ]
     return call.answer({"leases": leases}, point)
 
 
 async def list_leases(call: Call) -> web.Response:
-    point = await call.read()
     query, machine = call.query, call.service.machine
     if query["resource"] is not None:
-        on_it = machine.leases_on(call.namespace, query["resource"], query["limit"], point.now_ms)
+        on_it, point = await read_ending(
+            call, lambda now_ms: machine.leases_on(call.namespace, query["resource"], query["limit"], now_ms)
+        )
         shown = [_lease(lease) for lease in on_it if lease.resource_id.startswith(query["prefix"])]
         return call.answer({"leases": shown, "next": None}, point)
-    found, after = machine.lease_page(
-        call.namespace, query["prefix"], place_of(query["after"]), query["limit"], point.now_ms
-    )
+    asked = call.namespace, query["prefix"], place_of(query["after"]), query["limit"]
+    (found, after), point = await read_page(call, lambda now_ms: machine.lease_page(*asked, now_ms))
     return call.answer({"leases": list(map(_lease, found)), "next": cursor(after)}, point)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from cluster.ports import Committed
+from coordinator.http.ends import read_ending
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Choice, Field, Identity, Integer, Many, Shape, Text, hex_id
 from coordinator.http.moments import epoch_ms, ttl_ms
@@ -166,18 +167,19 @@ async def break_lock(call: Call) -> web.Response:
 
 
 async def get(call: Call) -> web.Response:
-    point = await call.read()
-    key, query = call.places["key"], call.query
-    lock = call.service.machine.lock(call.namespace, key, point.now_ms, query["waiters"], query["holders"])
+    key, query, machine = call.places["key"], call.query, call.service.machine
+    (lock,), point = await read_ending(
+        call, lambda now_ms: [machine.lock(call.namespace, key, now_ms, query["waiters"], query["holders"])]
+    )
     if lock is None:
         raise ApiError(404, "unknown_lock", f"nobody holds {key[:64]} or waits for it")
     return call.answer(_lock(lock), point)
 
 
 async def list_locks(call: Call) -> web.Response:
-    point = await call.read()
-    query = call.query
-    found = call.service.machine.locks(call.namespace, query["prefix"], query["limit"], query["after"], point.now_ms)
+    machine, query = call.service.machine, call.query
+    asked = call.namespace, query["prefix"], query["limit"], query["after"]
+    found, point = await read_ending(call, lambda now_ms: machine.locks(*asked, now_ms))
     return call.answer({"locks": [_lock(lock) for lock in found]}, point)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from coordinator.http import trail
+from coordinator.http.ends import read_ending, read_page
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Field, Identity, Integer, Shape, Text, hex_id
 from coordinator.http.leases import CLIENT
@@ -39,19 +40,17 @@ async def delete(call: Call) -> web.Response:
 
 
 async def get(call: Call) -> web.Response:
-    point = await call.read()
-    session = call.service.machine.session(call.namespace, call.places["id"], point.now_ms)
+    machine, session_id = call.service.machine, call.places["id"]
+    (session,), point = await read_ending(call, lambda now_ms: [machine.session(call.namespace, session_id, now_ms)])
     if session is None:
         raise ApiError(404, "unknown_session", "there is no such session, or it is long gone")
     return call.answer(_session(session), point)
 
 
 async def list_sessions(call: Call) -> web.Response:
-    point = await call.read()
-    query = call.query
-    found, after = call.service.machine.session_page(
-        call.namespace, query["prefix"], place_of(query["after"]), query["limit"], point.now_ms
-    )
+    machine, query = call.service.machine, call.query
+    asked = call.namespace, query["prefix"], place_of(query["after"]), query["limit"]
+    (found, after), point = await read_page(call, lambda now_ms: machine.session_page(*asked, now_ms))
     return call.answer({"sessions": [_session(session) for session in found], "next": cursor(after)}, point)
 
 

@@ -258,8 +258,9 @@ def _check_quotas(state: State) -> None:
 
 
 def _check_requests(state: State) -> None:
-    expiries = [kept.expires_ms for kept in state.requests.remembered.values()]
-    require(expiries == sorted(expiries), "remembered requests are out of order")
+    for memory in (state.requests, state.refusals):
+        expiries = [kept.expires_ms for kept in memory.remembered.values()]
+        require(expiries == sorted(expiries), "remembered requests are out of order")
 
 
 def nothing_overdue(state: State) -> bool:

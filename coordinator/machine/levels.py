@@ -14,12 +14,14 @@ What each level brought:
    the oldest of the namespace with the most of them goes; below, the oldest of all.
 3. Sets of garbage are cut by sweeps and by the entry that found one, and an entry does little of other garbage; below,
    every entry cuts as much of them as it may, and whoever asked for something else waits for that.
+4. That a request was refused is remembered under its id for a while: an earlier try of it that comes later is refused
+   as well; below, it could be granted to a client that had been told that it was not.
 """
 
 from __future__ import annotations
 
 OLDEST = 1
-LEVEL = 3
+LEVEL = 4
 """The newest level that this release knows."""
 
 FORMERS = 2
@@ -29,6 +31,9 @@ SHARES = 2
 
 LITTLE_GARBAGE = 3
 """From this level on an entry of something else does little of what is garbage."""
+
+REFUSALS = 4
+"""From this level on it is remembered that a request was refused."""
 
 MAX_LEVEL = 1 << 16
 

@@ -26,10 +26,10 @@ from coordinator.machine.audit import Audit
 from coordinator.machine.budget import Budget
 from coordinator.machine.codec import Request, decode_command
 from coordinator.machine.events import Compacted, Event, EventRing
-from coordinator.machine.levels import LEVEL, LITTLE_GARBAGE, OLDEST, SHARES, TooNew
+from coordinator.machine.levels import LEVEL, LITTLE_GARBAGE, OLDEST, REFUSALS, SHARES, TooNew
 from coordinator.machine.limits import MAX_CUTS_PER_ENTRY, MAX_HOLDERS_PER_KEY, MAX_NOW_MS, MAX_WAITERS_PER_KEY
 from coordinator.machine.namespaces import Namespace
-from coordinator.machine.requests import fingerprint_of, key_of
+from coordinator.machine.requests import ASK_AGAIN, fingerprint_of, key_of
 from coordinator.machine.results import Denied, LockBusy, Result
 from coordinator.machine.rules import RULES, put_namespace
 from coordinator.machine.snapshot import FormatError, FrozenMachine
@@ -86,6 +86,8 @@ class Machine:
         key, fingerprint = key_of(namespace.number, request.request_id), fingerprint_of(raw)
         asked = state.requests.last_asked(key)
         known = state.requests.recall(key, fingerprint, state.now_ms, state.revision)
+        if known is None:
+            known = state.refusals.recall(key, fingerprint, state.now_ms, state.revision)
         if known is not None:
             if asked == state.revision:
                 self.repeats.append(self._place)
@@ -93,7 +95,10 @@ class Machine:
         state.request_id = request.request_id
         result = self._obey(request, namespace)
         state.request_id = None
-        if not isinstance(result, Denied | LockBusy) and namespace.name in state.namespaces.by_name:
+        if isinstance(result, Denied | LockBusy):
+            if state.level >= REFUSALS and not (isinstance(result, Denied) and result.code in ASK_AGAIN):
+                state.refusals.remember(key, fingerprint, result, state.now_ms, state.revision, shares=True)
+        elif namespace.name in state.namespaces.by_name:
             shares = state.level >= SHARES
             state.requests.remember(key, fingerprint, result, state.now_ms, state.revision, shares=shares)
         return result

@@ -1,7 +1,8 @@
 """Questions that change nothing: leases, sessions, locks, tokens, counts. For the service, beside the log.
 
-Each takes the moment it is asked for, because a leader's clock may be ahead of the last entry: what is past its expiry
-by then is told as EXPIRED, and a hold past it is no hold.
+Each takes the moment it is asked for, because a leader's clock may be ahead of the last entry: by it is told how much
+time is left. Whether something is over is told by the time of the last entry alone, so that what one node has told of a
+moment no other contradicts later: what is past its end by the clock, and not by the log, is active with no time left.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class LeaseView:
     fencing_token: int
     session_id: int | None
 
+    @property
+    def overdue(self) -> bool:
+        """Past its end by the clock, and not by the log."""
+        return self.state == "ACTIVE" and not self.ttl_ms
+
 
 @value(frozen=True, slots=True)
 class SessionView:
@@ -51,6 +57,10 @@ class SessionView:
     ttl_ms: int
     client_id: str
     leases: int
+
+    @property
+    def overdue(self) -> bool:
+        return self.state == "ACTIVE" and not self.ttl_ms
 
 
 @value(frozen=True, slots=True)
@@ -87,6 +97,11 @@ class LockView:
     queue_length: int
     delay_left_ms: int
 
+    @property
+    def overdue(self) -> bool:
+        """Of a hold that is told of."""
+        return any(not holder.ttl_ms for holder in self.holders)
+
 
 @value(frozen=True, slots=True)
 class FencingView:
@@ -99,6 +114,8 @@ class FencingView:
 
     current: bool
     newest_token: int | None
+    overdue: bool = False
+    """Past its end by the clock, and not by the log."""
 
 
 @value(frozen=True, slots=True)
@@ -143,7 +160,7 @@ def lease(state: State, namespace: int, lease_id: int, now_ms: int) -> LeaseView
     if slot < 0 or names.namespace[table.resource[slot]] != namespace:
         return None
     ends_ms = effective_expiry(state, slot)
-    active = table.state[slot] == ACTIVE and ends_ms > now_ms
+    active = table.state[slot] == ACTIVE and ends_ms > state.now_ms
     ends_ms = _shown_end(state, slot)
     session = table.session_of(slot)
     return LeaseView(
@@ -219,7 +236,7 @@ def session(state: State, namespace: int, session_id: int, now_ms: int) -> Sessi
     slot = state.slot_of(table, session_id)
     if slot < 0 or state.names.namespace[table.owner[slot]] != namespace:
         return None
-    active = table.state[slot] == ACTIVE and table.expiry_ms[slot] > now_ms
+    active = table.state[slot] == ACTIVE and table.expiry_ms[slot] > state.now_ms
     ttl_ms = _left(now_ms, table.expiry_ms[slot])
     standing: Standing = "ACTIVE" if active else "EXPIRED"
     return SessionView(session_id, standing, ttl_ms, state.names.text(table.owner[slot]), table.leases[slot])
@@ -262,7 +279,7 @@ def locks(state: State, namespace: int, prefix: str, now_ms: int, limit: int, af
 
 def _lock(state: State, key: int, now_ms: int, most: int, shown: int) -> LockView:
     record = state.locks[key]
-    live = (slot for slot in record.holders if effective_expiry(state, slot) > now_ms)
+    live = (slot for slot in record.holders if effective_expiry(state, slot) > state.now_ms)
     holders = tuple(_holder(state, slot, now_ms) for slot in islice(live, shown))
     held = len(holders) if len(holders) < shown else len(record.holders)
     queue = state.queues.get(key, ())
@@ -291,9 +308,9 @@ def fencing_check(state: State, namespace: int, lock_key: str, token: int, now_m
     record = state.locks.get(state.names.find(LOCK, namespace, lock_key))
     if record is None:
         return FencingView(current=False, newest_token=None)
-    live = [slot for slot in record.holders if effective_expiry(state, slot) > now_ms]
-    current = any(state.leases.token[slot] == token for slot in live)
-    return FencingView(current=current, newest_token=record.newest_token or None)
+    ends = {state.leases.token[slot]: effective_expiry(state, slot) for slot in record.holders}
+    ends_ms = ends.get(token, 0)
+    return FencingView(ends_ms > state.now_ms, record.newest_token or None, overdue=state.now_ms < ends_ms <= now_ms)
 
 
 def namespaces(state: State) -> list[NamespaceView]:

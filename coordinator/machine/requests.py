@@ -1,6 +1,8 @@
 """Remembered requests: the same request id applies once and is answered the same, also after a failover.
 
-Only requests that changed something are remembered: a denied one changed nothing, so repeating it is safe as it is.
+Requests that changed something are remembered, and, apart from them and for as long as a try of theirs may still be
+under way, those that were refused: an earlier try that comes later must not do what its client was told is not done.
+But not those that are refused for want of room, whose client is told to ask again.
 Bounded in time, in number and in bytes. When there are too many, the oldest go first, on every node in the same order:
 of the namespace that has the most, so that none can make another's be forgotten (below the level SHARES, of all).
 """
@@ -14,7 +16,14 @@ from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
-from coordinator.machine.limits import MAX_REQUEST_BYTES, MAX_REQUESTS, REQUEST_MEMORY_MS
+from coordinator.machine.limits import (
+    MAX_REFUSAL_BYTES,
+    MAX_REFUSALS,
+    MAX_REQUEST_BYTES,
+    MAX_REQUESTS,
+    REFUSAL_MEMORY_MS,
+    REQUEST_MEMORY_MS,
+)
 from coordinator.machine.results import (
     Denied,
     HeartbeatAnswer,
@@ -29,6 +38,8 @@ from coordinator.machine.taskresults import TasksAcquired, TasksAnswered, TasksP
 from coordinator.machine.tombstoneresults import CopiesVerified
 from coordinator.machine.values import value
 
+ASK_AGAIN = ("quota_exceeded", "capacity_exceeded")
+"""Refusals after which the same request may be made again, under its id."""
 FORGET_PER_ENTRY = 1_000
 OVERHEAD_BYTES = 128
 
@@ -59,15 +70,17 @@ def _namespace_of(key: bytes) -> int:
 
 _LISTS = frozenset({
     HeartbeatAnswer, LeasesGranted, ResourcesPut, ReclaimsAnswered, LocksGranted, ReclaimsClaimed, TasksAcquired,
-    TasksPut, TasksAnswered, CopiesVerified, WorkerSeen,
+    TasksPut, TasksAnswered, CopiesVerified, WorkerSeen, Denied,
 })  # fmt: skip
-"""Answers about many things."""
+"""Answers whose size is not nearly always the same."""
 
 
 def size_of(key: bytes, result: Result) -> int:
     extra = 0
     if type(result) not in _LISTS:
         pass
+    elif isinstance(result, Denied):
+        extra = len(result.message) + 64 * len(result.details)
     elif isinstance(result, HeartbeatAnswer):
         extra = len(result.failed_ids) + len(result.verdicts)
     elif isinstance(result, LeasesGranted):
@@ -118,8 +131,13 @@ class _Shares:
 
 
 class Requests:
-    def __init__(self, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_REQUEST_BYTES) -> None:
-        self._max_requests, self._max_bytes = max_requests, max_bytes
+    def __init__(
+        self,
+        max_requests: int = MAX_REQUESTS,
+        max_bytes: int = MAX_REQUEST_BYTES,
+        memory_ms: int = REQUEST_MEMORY_MS,
+    ) -> None:
+        self._max_requests, self._max_bytes, self._memory_ms = max_requests, max_bytes, memory_ms
         self.remembered: dict[bytes, Remembered] = {}
         """Oldest first; that order is part of the state."""
         self.size_bytes = 0
@@ -151,7 +169,7 @@ class Requests:
         """`shares`: too many are the fault of the namespace that has the most."""
         self.forget(key)
         self._last_serial += 1
-        self._add(key, Remembered(now_ms + REQUEST_MEMORY_MS, fingerprint, result, revision, self._last_serial))
+        self._add(key, Remembered(now_ms + self._memory_ms, fingerprint, result, revision, self._last_serial))
         while len(self.remembered) > self._max_requests or self.size_bytes > self._max_bytes:
             self.forget(self._oldest_of(self._largest() if shares else self._with_oldest()))
 
@@ -230,3 +248,8 @@ class Requests:
         for serial, (key, entry) in enumerate(remembered.items(), 1):
             self._add(key, replace(entry, serial=serial))
         self._last_serial = len(remembered)
+
+
+def refusals() -> Requests:
+    """For those that were refused."""
+    return Requests(MAX_REFUSALS, MAX_REFUSAL_BYTES, REFUSAL_MEMORY_MS)

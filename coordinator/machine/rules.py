@@ -44,6 +44,7 @@ def _delete_namespace(state: State, namespace: Namespace, command: c.DeleteNames
     result = state.namespaces.delete(namespace, state.names.bytes_in[namespace.number], command)
     if not isinstance(result, Denied):
         state.requests.forget_namespace(namespace.number)
+        state.refusals.forget_namespace(namespace.number)
         state.formers.forget_namespace(namespace.number)
         state.events.append(Event(state.revision, "namespace_deleted", namespace.name, namespace.name, ""))
     return result

@@ -21,7 +21,7 @@ from coordinator.machine.arena import gathered
 from coordinator.machine.codec import result_of, result_parts
 from coordinator.machine.columns import FREE, SideTable, SlotTable, TableView, said
 from coordinator.machine.faults import InvariantBroken
-from coordinator.machine.levels import LEVEL, OLDEST, TooNew, beyond
+from coordinator.machine.levels import LEVEL, OLDEST, REFUSALS, TooNew, beyond
 from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
@@ -72,6 +72,7 @@ class FrozenMachine:
         self._copies = copyrecords.FrozenCopies(state.copies)
         self._access = accessrecords.FrozenAccess(state.access)
         self._requests = state.requests.remembered.copy()
+        self._refusals = state.refusals.remembered.copy()
         self._read = False
 
     def chunks(self) -> Iterator[bytes]:
@@ -108,10 +109,9 @@ class FrozenMachine:
         yield from self._graph
         yield from self._copies.records()
         yield from self._access.records()
-        yield [
-            [key, kept.expires_ms, kept.fingerprint, kept.asked, result_parts(kept.result)]
-            for key, kept in self._requests.items()
-        ]
+        yield _remembered(self._requests)
+        if self._level >= REFUSALS:
+            yield _remembered(self._refusals)
         yield from self._dispatch.records()
 
     def digest(self) -> bytes:
@@ -145,6 +145,13 @@ class FrozenMachine:
             first += len(region)
         if self._beside[place]:
             yield b""
+
+
+def _remembered(requests: dict[bytes, Remembered]) -> list[Any]:
+    return [
+        [key, kept.expires_ms, kept.fingerprint, kept.asked, result_parts(kept.result)]
+        for key, kept in requests.items()
+    ]
 
 
 def _packed(value: Any) -> bytes:
@@ -217,12 +224,13 @@ def _read(pieces: Iterator[Any], known_level: int) -> State:
     graphrecords.read(state, lambda: _read_records(pieces))
     copyrecords.read(state.copies, lambda: _read_records(pieces))
     accessrecords.read(state.access, lambda: _read_records(pieces))
-    state.requests.restore(
-        {
-            key: Remembered(expires_ms, print_, result_of(parts), asked)
-            for key, expires_ms, print_, asked, parts in _read_records(pieces)
-        }
-    )
+    for memory in (state.requests, state.refusals)[: 2 if state.level >= REFUSALS else 1]:
+        memory.restore(
+            {
+                key: Remembered(expires_ms, print_, result_of(parts), asked)
+                for key, expires_ms, print_, asked, parts in _read_records(pieces)
+            }
+        )
     taskrecords.read(state, lambda: _read_records(pieces), pieces)
     if next(pieces) != "end":
         raise FormatError("this state does not end where it should")

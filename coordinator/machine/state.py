@@ -33,7 +33,7 @@ from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX
 from coordinator.machine.lockkeys import LockKeys
 from coordinator.machine.names import LOCK, NameTable
 from coordinator.machine.namespaces import Namespace, Namespaces
-from coordinator.machine.requests import Requests
+from coordinator.machine.requests import Requests, refusals
 from coordinator.machine.taskrows import LockLine, Queue, TaskTable, Worker, derive_queues, lock_lines
 from coordinator.machine.timers import Agenda, TimedTable, TimerIndex
 from coordinator.machine.values import value
@@ -123,6 +123,8 @@ class State:
         self.sessions = SessionTable(MAX_SESSIONS)
         self.namespaces = Namespaces()
         self.requests = Requests()
+        self.refusals = refusals()
+        """Requests that were refused, for a while."""
         self.copies = Copies()
         self.access = Access()
         self.locks: dict[int, Lock] = {}

@@ -23,6 +23,7 @@ def sweep(state: State, budget: Budget, cuts: Budget) -> int:
     """Works off what is due, within `budget`, and what is garbage, within `cuts`; answers how much was due."""
     before = budget.expiries
     state.requests.forget_old(state.now_ms)
+    state.refusals.forget_old(state.now_ms)
     _keep_agenda(state, budget)
     shards.drain(state, budget)
     _end_sessions(state, budget)

@@ -19,10 +19,11 @@ from coordinator.http.ports import NodeView
 from coordinator.http.tls import NodeTls
 from coordinator.rpc import leases
 from coordinator.rpc.calls import Call
+from coordinator.rpc.librarylog import bound_library_log
+from coordinator.rpc.listening import Listening
 from coordinator.rpc.messages import CLASSES, METHODS, PACKAGE, Method
 from coordinator.rpc.renewals import Renewals
 
-DRAIN_S = 5.0
 QUIET_S = 0.05
 QUIET_ROUNDS = 10
 """The library cancels a call that comes in while it shuts down, and its client cannot know what became of it. So for
@@ -68,11 +69,16 @@ class RpcServer:
         self._under_way: Counter[str] = Counter()
         """By the namespace they count for, from the moment that it is known who calls."""
         self._stopping = False
+        self._listening = Listening(listen, self._made)
 
     async def start(self) -> None:
         """OSError when the address cannot be had."""
-        # Made here: it belongs to the loop that runs.
-        self._server = grpc.aio.server(options=(*_OPTIONS, *_bounds(self._limits)), maximum_concurrent_rpcs=CALLS_MAX)
+        bound_library_log()
+        await self._listening.start()
+
+    def _made(self) -> Any:
+        """While the loop runs that it shall belong to."""
+        server = grpc.aio.server(options=(*_OPTIONS, *_bounds(self._limits)), maximum_concurrent_rpcs=CALLS_MAX)
         handlers: dict[str, Unary] = {
             "AcquireLease": leases.acquire,
             "RenewLease": leases.renew,
@@ -81,24 +87,24 @@ class RpcServer:
         for method in METHODS:
             routed = self._stream(method) if method.streams else self._unary(method, handlers[method.name])
             service = grpc.method_handlers_generic_handler(f"{PACKAGE}.{method.service}", {method.name: routed})
-            self._server.add_generic_rpc_handlers((service,))
+            server.add_generic_rpc_handlers((service,))
         try:
-            bound = self._add_port(self._node.tls)
+            bound = self._add_port(server, self._node.tls)
         except RuntimeError as error:
             raise OSError(str(error)) from None
         if not bound:
             raise OSError(f"{self.listen} cannot be listened on")
-        await self._server.start()
+        return server
 
-    def _add_port(self, tls: NodeTls | None) -> int:
+    def _add_port(self, server: Any, tls: NodeTls | None) -> int:
         if tls is None:
-            port: int = self._server.add_insecure_port(self.listen)
+            port: int = server.add_insecure_port(self.listen)
         else:
             # Asked for with every connection, so that a renewed certificate needs no restart.
             credentials = grpc.dynamic_ssl_server_credentials(
                 _certificates(tls), lambda: _certificates(tls), tls.demands_certificate
             )
-            port = self._server.add_secure_port(self.listen, credentials)
+            port = server.add_secure_port(self.listen, credentials)
         return port
 
     async def stop(self) -> None:
@@ -109,7 +115,7 @@ class RpcServer:
             await asyncio.sleep(QUIET_S)
             if self._calls == before:
                 break
-        await self._server.stop(DRAIN_S)
+        await self._listening.stop()
 
     @asynccontextmanager
     async def _admitted(self, call: Call) -> AsyncIterator[None]:

@@ -23,7 +23,7 @@ FIGURES = REPOSITORY / "build" / "proof" / "chaos.json"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="six faults on three nodes, once each")
+    parser.add_argument("--short", action="store_true", help="eleven faults, once each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of all faults (default {ROUNDS})")
     parser.add_argument("--json", type=Path, help="for figures (default: build/proof/chaos.json, if not short)")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ BUILD_S = 900
 SETTLE_S = 180
 """How long the cluster may take for what it does in seconds: only one that never does it fails."""
 IMAGE = "holdfast:dev"
+STALLS = 20_000
 COMPOSED = ("n1", "n2", "n3", "n4", "n5")
 
 
@@ -39,6 +41,10 @@ class Containers:
         self.project = f"holdfast-chaos-{secrets.token_hex(3)}"
         self.nodes = ["n1", "n2", "n3"]
         """The members there should be."""
+        self.strays: list[str] = []
+        """Nodes that run and are no members any more."""
+        self.stalls: deque[tuple[float, float]] = deque(maxlen=STALLS)
+        """When, and by how much, this host was late: see `lookout`."""
         self._unused = [f"n{len(COMPOSED) + number}" for number in range(1, extra + 1)]
         self._ports = {node: free_port() for node in (*COMPOSED, *self._unused)}
         self._compose = compose_command()
@@ -167,6 +173,16 @@ class Containers:
         return self._unused.pop(0)
 
     @property
+    def every_node(self) -> list[str]:
+        """That may ever be there."""
+        return list(self._ports)
+
+    @property
+    def running(self) -> list[str]:
+        """That were started: members, and those that were or are to be."""
+        return [*self.nodes, *self.strays]
+
+    @property
     def endpoints(self) -> list[str]:
         """Of every node that may ever be there: a client that is given all of them follows the members."""
         return [f"http://{self.endpoint(node)}" for node in self._ports]
@@ -178,6 +194,17 @@ class Containers:
         except EndpointError:
             return None
         return seen
+
+    def now_ms(self, node: str) -> int:
+        """The cluster clock as `node` knows it; it stands while nobody has the leader lease. 0 without an answer."""
+        try:
+            return int(call(self.endpoint(node), "GET", "/api/v1/telemetry", timeout_s=2)["now_ms"])
+        except EndpointError:
+            return 0
+
+    def longest_stall_s(self, since: float) -> float:
+        """By which this host was late since then, at worst."""
+        return max((late_s for at, late_s in list(self.stalls) if at >= since), default=0.0)
 
     def ready(self, node: str) -> bool:
         try:

@@ -24,13 +24,18 @@ from tests.chaos.records import Record, Recorder
 from tests.chaos.store import Store
 from tests.waiting import wait_until
 
-STEADY = ("watcher", "keeper", "owner", "feeder", "writer", "writer")
+STEADY = ("watcher", "keeper", "owner", "feeder", "writer", "writer", "bookkeeper", "forsaker", "line", "undertaker")
 """In one process, which is left alone."""
-SETTLING = ("keeper", "owner", "feeder")
+ASKING = ("historian", "historian", "historian", "knocker", "copier")
+"""In another one."""
+SETTLING = ("keeper", "owner", "feeder", "bookkeeper", "forsaker", "undertaker")
 """Those say when they begin nothing new; writers end."""
+TRUANT = "truant"
+"""A holder of copies, which is killed and comes back when something of which it has copies has died."""
 KILLED = ("cleaner", "cleaner", "doer", "doer")
 KILL_EVERY_S = 12.0
 LOOK_S = 0.1
+TRUANT_TURNS = 20
 END_S = 120
 
 
@@ -49,11 +54,15 @@ class Crew:
         self._trouble: list[str] = []
         self._disturbing = threading.Thread(target=self._disturb, daemon=True)
         self._rng = random.Random()
+        self._away_with: dict[str, str] | None = None
+        """What the truant had copies of when it was killed."""
         self.killed = self.resumed = 0
 
     def start(self) -> None:
         self._lasting["steady"] = self._hire("steady", *STEADY)
+        self._lasting["asking"] = self._hire("asking", *ASKING)
         self._lasting["sleeper"] = self._hire("sleeper", "sleeper")
+        self._lasting[TRUANT] = self._hire(TRUANT, "copier")
         for kind in KILLED:
             self._hire_mortal(kind)
         self._disturbing.start()
@@ -76,6 +85,8 @@ class Crew:
                 if self._over.wait(LOOK_S):
                     return
                 self._resume_overtaken()
+                if turn % TRUANT_TURNS == 0:
+                    self._send_truant()
                 if turn % turns == 0:
                     self._kill_one()
         except (ChaosError, OSError, ValueError, sqlite3.Error) as error:
@@ -92,6 +103,26 @@ class Crew:
             self._hire_mortal(name.rstrip("0123456789"))
         self.killed += 1
         self._notes.note("client_killed", name=name)
+
+    def _send_truant(self) -> None:
+        """Away once it serves something; back when the tombstone of something that it has waits for it."""
+        with self._mutex:
+            if self._away_with is None:
+                served = records.of(records.read_one(self.directory, f"{TRUANT}-copier-0"), "serves", "holder_starts")
+                if served and served[-1]["what"] == "serves" and served[-1]["copies"]:
+                    self._expect_alive(TRUANT, self._lasting[TRUANT])
+                    self._lasting[TRUANT].kill()
+                    self._lasting.pop(TRUANT).wait()
+                    self._away_with = served[-1]["copies"]
+            else:
+                events = records.of(records.read_one(self.directory, "steady-watcher-0"), "event")
+                died = {(each["key"], each["incarnation"]) for each in events if each["kind"] == "tombstone_created"}
+                if died & set(self._away_with.items()):
+                    self._call_truant_back()
+
+    def _call_truant_back(self) -> None:
+        self._away_with = None
+        self._lasting[TRUANT] = self._hire(TRUANT, "copier")
 
     def _resume_overtaken(self) -> None:
         sleeper = self._lasting["sleeper"]
@@ -147,8 +178,11 @@ class Crew:
         """Nothing new is begun; then until all that was put in is done, and all that was let go is cleaned up."""
         self._over.set()
         self._disturbing.join()
+        if self._away_with is not None:
+            self._call_truant_back()
         self._end("sleeper")
-        self._lasting["steady"].send_signal(signal.SIGUSR1)
+        for name in ("steady", "asking"):
+            self._lasting[name].send_signal(signal.SIGUSR1)
 
         def settled() -> bool:
             self.check()
@@ -157,7 +191,8 @@ class Crew:
         wait_until(settled, SETTLE_S, "the clients to begin nothing new", 0.2)
 
     def finish(self) -> None:
-        for name in [*self._mortal, *self._lasting]:
+        """The watcher last: it hears how the others end."""
+        for name in [*self._mortal, *(name for name in self._lasting if name != "steady"), "steady"]:
             self._end(name)
 
     def _end(self, name: str) -> None:

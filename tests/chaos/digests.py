@@ -24,7 +24,7 @@ def compare(containers: Containers, directory: Path) -> tuple[int, list[str]]:
     checker, found = DigestEqual(), list[str]()
 
     def together() -> int | None:
-        backups = _taken(containers, directory)
+        backups = taken(containers, directory)
         for node, backup in backups.items():
             try:
                 checker.check(node, backup.header.revision, backup.machine.digest())
@@ -36,7 +36,7 @@ def compare(containers: Containers, directory: Path) -> tuple[int, list[str]]:
     return wait_until(together, SETTLE_S, f"{', '.join(containers.nodes)} at one revision", 0.1), found
 
 
-def _taken(containers: Containers, directory: Path) -> dict[str, Backup]:
+def taken(containers: Containers, directory: Path) -> dict[str, Backup]:
     """Of each node that gives one."""
     barrier = Barrier(len(containers.nodes))
 

@@ -9,10 +9,18 @@ from itertools import pairwise
 from typing import Any
 
 from tests.chaos.records import Record, of
+from tests.chaos.tally import Verdict
 
 Span = tuple[float, float]
 MUTATING = ("lock", "task", "lease", "graph")
 """Acknowledgements of writes to the cluster; the others are effects outside."""
+
+
+COUNTED = {
+    "I1": "guarded writes", "I2": "events watched", "I3": "events watched", "I4": "expiries watched",
+    "I6": "circles made", "I7": "resources cleaned up", "I8": "tasks done", "I15": "digests compared",
+}  # fmt: skip
+"""Where the figure is one of the run's own."""
 
 
 @dataclass
@@ -31,6 +39,7 @@ class Report:
     counts: dict[str, int]
     """What else there is to count, by what it is."""
     violations: list[str] = field(default_factory=list)
+    judged: Sequence[Verdict] = ()
 
     def document(self) -> dict[str, Any]:
         times = self._acknowledged()
@@ -45,9 +54,16 @@ class Report:
             "operations": dict(sorted(self.operations().items())),
             "failed_calls": len(of(self.records, "failed")),
             "counts": self.counts,
+            "looked_at": self.looked_at(),
             "longest_gap_s": round(longest_gap_s(times), 2),
             "violations": self.violations,
         }
+
+    def looked_at(self) -> dict[str, dict[str, int]]:
+        """By invariant, how much of what."""
+        older = {name: {what: self.counts[what]} for name, what in COUNTED.items() if what in self.counts}
+        table = {**older, **{verdict.invariant: verdict.looked_at for verdict in self.judged}}
+        return dict(sorted(table.items(), key=lambda each: int(each[0].removeprefix("I"))))
 
     def operations(self) -> Counter[str]:
         """Acknowledged, by kind."""
@@ -68,6 +84,9 @@ class Report:
         yield f"{'fault':{width}}  times  longest without an acknowledged write"
         for name, each in told["faults"].items():
             yield f"{name:{width}}  {each['times']:5}  {each['longest_gap_s']:.2f} s"
+        yield "looked at, by invariant (the full disk is a tmpfs of a member beyond the compose file's):"
+        for name, counts in told["looked_at"].items():
+            yield f"  {name:4} {_listed(counts)}"
         yield "acknowledged: " + _listed(told["operations"])
         yield "counted: " + _listed({**told["counts"], "SDK calls that failed": told["failed_calls"]})
         yield f"longest without an acknowledged write: {told['longest_gap_s']:.2f} s"

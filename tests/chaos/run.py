@@ -9,24 +9,33 @@ from typing import Any
 
 from coordinator.client import SyncClient, clock
 from coordinator.endpoint import call
-from tests.chaos import digests, verdicts
+from tests.chaos import digests, histories, refusals, sightings, standing, verdicts
+from tests.chaos.clients.facts import LEDGER
 from tests.chaos.clients.graph import PROVIDER
 from tests.chaos.clients.tasks import QUEUE
 from tests.chaos.containers import SETTLE_S, Containers
 from tests.chaos.crew import Crew, working
+from tests.chaos.lookout import looking
 from tests.chaos.records import Record, of
 from tests.chaos.report import Fault, Report
 from tests.chaos.scenarios import ROLLING, ROUND, SHORT, Scenario
+from tests.chaos.tally import Verdict, vacuous
 from tests.waiting import wait_until
 
 Say = Callable[[str], None]
 HOUR_MS = 3_600_000
+CLIENTS = 64
+"""No more than so many connections at a time are asked for by all clients together: each has one or two under way."""
 
 
 class Run:
     def __init__(self, containers: Containers, directory: Path, say: Say) -> None:
         self._containers, self._directory, self._say = containers, directory, say
         self._faults: list[Fault] = []
+        self._facts: set[str] = set()
+        self._active: set[str] = set()
+        self._tombstones: list[str] = []
+        """What the cluster has in the end."""
 
     def play(self, rounds: int) -> Report:
         """`rounds` of everything; none: the short run."""
@@ -35,7 +44,8 @@ class Run:
         self._containers.bring_up()
         self._say(f"whole: {self._described()}")
         first_lease = self._take_lease()
-        with working(self._directory, self._containers.endpoints) as crew:
+        looked = looking(self._containers, self._directory)
+        with looked, working(self._directory, self._containers.endpoints) as crew:
             crew.wait_for_progress()
             self._say("the clients are at work")
             if not rounds:
@@ -49,10 +59,13 @@ class Run:
             violations += self._first_lease_is_there(first_lease)
             crew.finish()
             violations += self._checked(crew)
+            judged = self._judged(crew)
+            violations += [text for verdict in judged for text in verdict.found] + vacuous(judged)
             revision, differing = digests.compare(self._containers, self._directory)
             self._say(f"digests of {', '.join(self._containers.nodes)} compared at revision {revision}")
             counts = self._counts(crew)
-            return Report(time.monotonic() - began, self._faults, crew.read(), counts, violations + differing)
+            seconds, told = time.monotonic() - began, crew.read()
+            return Report(seconds, self._faults, told, counts, violations + differing, judged)
 
     def _suffer(self, crew: Crew, scenarios: Iterable[Scenario]) -> None:
         for scenario in scenarios:
@@ -89,7 +102,8 @@ class Run:
                 crew.check()
                 told, queue = crew.read(), client.queues.get(QUEUE)
                 garbage = verdicts.Circles(told).garbage().keys()
-                done = queue.completed >= len(of(told, "fed")) and not queue.leased
+                self._tombstones = _standing(client)
+                done = not self._tombstones and queue.completed >= len(of(told, "fed")) and not queue.leased
                 return done and garbage <= crew.cleaned() and not garbage & _live(client)
 
             try:
@@ -98,7 +112,8 @@ class Run:
                 self._say(f"{error}: the invariants below say what is missing")
             before = crew.read()
             queue, live = client.queues.get(QUEUE), _live(client)
-            active = _active(client, verdicts.believed(before))
+            active = self._active = _active(client, verdicts.believed(before))
+            self._facts = {each.resource_id for each in client.resources.list(provider=LEDGER)}
         view: Record = {name: getattr(queue, name) for name in ("completed", "dead", "ready", "leased")}
         after, cleaned = crew.read(), crew.store.rows("cleaned")
         garbage, reachable = verdicts.Circles(before).garbage(), verdicts.Circles(after).reachable()
@@ -121,6 +136,21 @@ class Run:
             *verdicts.no_call_fails(told, rolling),
         ]
 
+    def _judged(self, crew: Crew) -> list[Verdict]:
+        """Those that also say how much they looked at: none of it may be nothing."""
+        told = crew.read()
+        return [
+            sightings.unrenewed_leases_go(told),
+            standing.acknowledged_is_there(told, self._facts, self._active),
+            histories.linearizable_histories(told),
+            histories.revisions_rise(told),
+            *standing.waiters_have_their_turn(told),
+            standing.the_dead_stay_dead(told, self._tombstones),
+            sightings.one_leader(told),
+            refusals.nothing_refused_is_kept(self._containers, self._directory, told),
+            sightings.processes_stay_small(told, CLIENTS),
+        ]
+
     def _counts(self, crew: Crew) -> dict[str, int]:
         told = crew.read()
         lost = [record for record in of(told, "circle_left") if record["lost"]]
@@ -134,12 +164,18 @@ class Run:
             "tasks done": crew.store.count("effects"),
             "workers killed": crew.killed,
             "events watched": len(of(told, "event")),
+            "expiries watched": sum(record["kind"].endswith("_expired") for record in of(told, "event")),
+            "digests compared": len(self._containers.nodes),
         }
 
 
 def _live(client: SyncClient) -> set[str]:
     listed = client.resources.list(provider=PROVIDER)
     return {each.resource_id for each in listed if each.state not in ("reclaiming", "dead")}
+
+
+def _standing(client: SyncClient) -> list[str]:
+    return [each["resource_id"] for each in client.call("GET", "/tombstones")["tombstones"]]
 
 
 def _active(client: SyncClient, leases: set[str]) -> set[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 
-from coordinator.client import OutcomeUnknown, SyncClient, Unavailable
+from cluster.options import Timing
+from coordinator.client import OutcomeUnknown, SyncClient, Unavailable, clock
 from tests.chaos.containers import COMPOSED, SETTLE_S, ChaosError, Containers
 from tests.chaos.disks import fill, make_room, start_on_small_disk, wait_until_stopped_itself
 from tests.waiting import wait_until
@@ -16,8 +18,13 @@ Scenario = Callable[[Containers], str]
 
 FIRST = "n1"
 """Never replaced: the compose file's `join` asks it."""
-TRIES = 3
+STALL_S = (Timing().election_min - Timing().heartbeat) / 2
+"""On a host that is late by so much with a leader, and again with a follower, heartbeats are late by a whole Δ."""
+PAST_LEASE_MS = round(4 * Timing().election_max * 1000)
+"""Of cluster time: longer than any lease, promise or election timeout of one that missed it."""
 BALLAST = "ballast"
+STRAY = "n5"
+"""Is killed before it is removed, so that it does not learn of it, and started again."""
 PIECES, PIECE_BYTES = 8, 200_000
 """What is written to use up the room of a log."""
 
@@ -56,6 +63,22 @@ def kill_all(containers: Containers) -> str:
     return f"all killed at revision {before['revision']}, back at {after['revision']}"
 
 
+def kill_all_and_stagger(containers: Containers) -> str:
+    """One after the other comes back: nobody leads before a quorum is there, and the last finds a leader."""
+    before = containers.wait_until_whole()
+    containers.kill(*containers.nodes)
+    quorum, order = len(containers.nodes) // 2 + 1, list(reversed(containers.nodes))
+    for place, node in enumerate(order, start=1):
+        containers.start(node)
+        wait_until(partial(containers.cluster, node), SETTLE_S, f"{node} to answer", 0.1)
+        if place >= quorum:
+            containers.wait_for_leader(order[:place], newer_than=before["term"])
+    after = containers.wait_until_whole()
+    if after["revision"] < before["revision"]:
+        raise ChaosError(f"the log went back from {before['revision']} to {after['revision']}")
+    return f"all killed at revision {before['revision']}, back one by one at {after['revision']}"
+
+
 def pause_the_leader(containers: Containers) -> str:
     leader, term = containers.wait_for_leader(containers.nodes)
     containers.pause(leader)
@@ -74,20 +97,59 @@ def restart_the_leader(containers: Containers) -> str:
 
 
 def disconnect_the_leader(containers: Containers) -> str:
-    """A member that was cut off must not disturb the one that took over; a busy host may, so it has some tries."""
-    for _ in range(TRIES):
-        leader, term = containers.wait_for_leader(containers.nodes)
-        containers.cut(leader)
-        try:
-            successor, new_term = containers.wait_for_leader(others(containers, leader), newer_than=term)
-            # Its HTTP port is still open: it must not pass for a serving node.
-            wait_until_unready(containers, leader)
-        finally:
-            containers.mend(leader)
-        containers.wait_until_whole()
-        if containers.wait_for_leader(containers.nodes) == (successor, new_term):
-            return f"{leader} cut off in term {term}, {successor} leads term {new_term} and still did after the mend"
-    raise ChaosError(f"{TRIES} times out of {TRIES} a member that came back took the lead from its successor")
+    """A member that was cut off must not disturb the one that took over."""
+    leader, term = containers.wait_for_leader(containers.nodes)
+    containers.cut(leader)
+    try:
+        wait_until_unready(containers, leader)  # its HTTP port is still open: it must not pass for a serving node
+        led, since = containers.wait_for_leader(others(containers, leader), newer_than=term), clock.now()
+    finally:
+        containers.mend(leader)
+    return f"{leader} cut off in term {term}, {led[0]} leads term {led[1]} {undisturbed(containers, led, since)}"
+
+
+def pause_a_follower(containers: Containers) -> str:
+    """Past every promise that it made; then it goes on with the frames that it had not read."""
+    led, since = containers.wait_for_leader(containers.nodes), clock.now()
+    follower = others(containers, led[0])[0]
+    containers.pause(follower)
+    try:
+        wait_past_lease(containers, others(containers, follower))
+    finally:
+        containers.unpause(follower)
+    return f"{follower} paused while {led[0]} led term {led[1]} {undisturbed(containers, led, since)}"
+
+
+def disconnect_a_follower(containers: Containers) -> str:
+    led, since = containers.wait_for_leader(containers.nodes), clock.now()
+    follower = others(containers, led[0])[-1]
+    containers.cut(follower)
+    try:
+        wait_until_unready(containers, follower)
+        wait_past_lease(containers, others(containers, follower))
+    finally:
+        containers.mend(follower)
+    return f"{follower} cut off while {led[0]} led term {led[1]} {undisturbed(containers, led, since)}"
+
+
+def undisturbed(containers: Containers, led: tuple[str, int], since: float) -> str:
+    """Who comes back must not move leader or term. Only a host that stood still, as felt here, may have."""
+    containers.wait_until_whole()
+    now, stall_s = containers.wait_for_leader(containers.nodes), containers.longest_stall_s(since)
+    if now == led:
+        return "and still did when all were back"
+    told = f"{led[0]} led term {led[1]}; when all were back {now[0]} led term {now[1]}"
+    if stall_s < STALL_S:
+        raise ChaosError(f"{told}: one that came back disturbed it (this host was late by {stall_s:.2f} s at worst)")
+    return f"({told}, but this host stood still for {stall_s:.2f} s meanwhile)"
+
+
+def wait_past_lease(containers: Containers, among: list[str]) -> None:
+    def now_ms() -> int:
+        return max(map(containers.now_ms, among))
+
+    began_ms = wait_until(now_ms, SETTLE_S, f"one of {', '.join(among)} to tell its clock")
+    wait_until(lambda: now_ms() > began_ms + PAST_LEASE_MS, SETTLE_S, "the cluster clock to pass every lease", 0.1)
 
 
 def wait_until_unready(containers: Containers, node: str) -> None:
@@ -158,34 +220,63 @@ def grow_to_five(containers: Containers) -> str:
 
 def shrink_to_three(containers: Containers) -> str:
     """One member at a time; one that leads hands over first."""
+    seen = ""
     for node in ("n5", "n4"):
         if containers.wait_for_leader(containers.nodes)[0] == node:
             containers.holdfast("transfer", FIRST, node=FIRST)
+        if node == STRAY:
+            containers.kill(node)
         containers.holdfast("member", "remove", node, node=FIRST)
         containers.nodes = others(containers, node)
         containers.wait_until_whole()
+        seen = removed_member_campaigns(containers, node) if node == STRAY else seen
         containers.destroy(node)
-    return f"{len(containers.wait_until_whole()['members'])} members are left"
+    return f"{len(containers.wait_until_whole()['members'])} members are left; {seen}"
+
+
+def removed_member_campaigns(containers: Containers, stray: str) -> str:
+    """By its own disk it is a member, and nobody leads. The others must not care: neither leader nor term moves."""
+    led, since = containers.wait_for_leader(containers.nodes), clock.now()
+    containers.start(stray)
+    containers.strays = [stray]
+
+    def alone() -> bool:
+        seen = containers.cluster(stray)
+        return seen is not None and seen["leader"] is None and any(each["id"] == stray for each in seen["members"])
+
+    wait_until(alone, SETTLE_S, f"{stray} to be up, a member by its own account, without a leader", 0.05)
+    wait_past_lease(containers, containers.nodes)
+    told = undisturbed(containers, led, since)
+    containers.strays = []
+    return f"{stray}, removed without its knowledge, was started again: {led[0]} led term {led[1]} {told}"
 
 
 SHORT: tuple[Scenario, ...] = (
     kill_the_leader,
     pause_the_leader,
     disconnect_the_leader,
+    pause_a_follower,
+    disconnect_a_follower,
     rolling_restart,
     replace_a_member,
     fill_a_disk,
+    kill_all_and_stagger,
+    grow_to_five,
+    shrink_to_three,
 )
 ROUND: tuple[Scenario, ...] = (
     kill_the_leader,
     kill_a_follower,
     pause_the_leader,
+    pause_a_follower,
     disconnect_the_leader,
+    disconnect_a_follower,
     restart_the_leader,
     rolling_restart,
     replace_a_member,
     fill_a_disk,
     kill_all,
+    kill_all_and_stagger,
     grow_to_five,
     kill_the_leader,
     pause_the_leader,

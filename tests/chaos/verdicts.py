@@ -52,8 +52,9 @@ def no_lost_update(writes: Iterable[Row], balances: Iterable[Row]) -> list[str]:
         if before != amounts[key]:
             found.append(f"{who} under {token} wrote {after} to {key}, having read {before}; it was {amounts[key]}")
         amounts[key] = after
-    if dict(balances) != dict(amounts):
-        found.append(f"the balances are {dict(balances)}, the writes lead to {dict(amounts)}")
+    stored = {row[0]: row[1] for row in balances}
+    if stored != dict(amounts):
+        found.append(f"the balances are {stored}, the writes lead to {dict(amounts)}")
     return found
 
 

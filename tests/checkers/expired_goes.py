@@ -2,12 +2,23 @@
 
 The log is followed command by command, so that it is known when each thing was asked for and renewed last, and for how
 long; what the machine itself thinks of expiries is not asked. Time counts while there is a leader that can act
-(`AvailableTime`): in an outage the cluster clock stands still, and so does every promise.
+(`AvailableTime`): in an outage the cluster clock stands still, and so does every promise. How much time counted, and
+why the rest did not, is said in numbers.
+
+Frames that are lost or overtaken on a link that stays up are nothing that TCP does: they are there for what must hold
+on any network, and of the time with them as much counts as they allow. Where a fifth is lost every entry takes more
+tries, and it counts by a quarter. One that is overtaken is not new when it comes, and is dropped, too; that alone holds
+an entry up for a heartbeat, and time counts in full. Only a snapshot comes in pieces all of which are needed: with any
+lost or overtaken all of it is sent again. That matters while the leader has no majority without the one that needs it
+(it came back when the log that it would go on with was compacted, and another is deaf at the time): that one echoes, so
+there is a lease, and nothing commits before the snapshot is there. Such time does not count; where nothing is lost, on
+slow links, too, a snapshot comes in time, and it counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +36,34 @@ ENDINGS = {
 SWEEP_S = 1.0
 """One turn of the sweep, its entry on its way through the log, and the heartbeat with which the others hear of it."""
 SETTLED_S = 0.5
-"""After an election the new leader's sweep has to begin, and commands of before come to an end."""
+"""Once a new leader, not once a lease: its sweep has to begin, which looks every tenth of a second, and its first sweep
+waits for what was in the log before, a round trip or two on links that take up to 0.15 s each way."""
+LOSES_MUCH = 0.1
+"""Of all frames, on links that stay up."""
+LOSSY_RATE = 0.25
+"""What a second counts then. An entry needs a frame there and one back; where a fifth is lost two of three tries have
+both, and the next try comes with a heartbeat. Four times as long is four times as many tries."""
 NEVER_S = float("inf")
 
 Thing = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Links:
+    """What they do to frames."""
+
+    drop: float = 0.0
+    """The chance of a frame to be lost."""
+    gaps: bool = False
+    """Some are lost or overtaken."""
+    cut: Collection[tuple[str, str]] = ()
+    """From whom to whom nothing comes."""
+
+    def joined(self, one: str, other: str) -> bool:
+        return (one, other) not in self.cut and (other, one) not in self.cut
+
+
+CLEAR = Links()
 
 
 def time_allowed_s(ttl_s: float, drift: float) -> float:
@@ -36,25 +71,63 @@ def time_allowed_s(ttl_s: float, drift: float) -> float:
 
 
 class AvailableTime:
-    """Seconds for which one leader had its lease, one sample after the other, and had settled before."""
+    """Seconds for which one leader had its lease, one sample after the other, less what a new one takes to settle."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.spent: Counter[str] = Counter()
+        """All time, in microseconds, by what it counted as."""
         self._sampled_s = 0.0
         self._leader: tuple[str, int] | None = None
-        self._since_s = 0.0
+        self._newest: tuple[str, int] | None = None
+        self._settles_s = 0.0
+        """What the newest leader still may take."""
 
-    def sample(self, now_s: float, nodes: Sequence[ClusterNode]) -> None:
-        """Call often; a span counts only if the same leader had its lease at both ends."""
-        leader = next(
-            ((n.options.node_id, n.engine.term) for n in nodes if n.engine.is_leader and n.leadership.lease_valid()),
-            None,
-        )
-        if leader is None or leader != self._leader:
-            self._since_s = now_s
-        elif now_s - self._since_s >= SETTLED_S:
-            self.seconds += now_s - self._sampled_s
-        self._sampled_s, self._leader = now_s, leader
+    def sample(
+        self, now_s: float, nodes: Sequence[ClusterNode], stopped: Collection[str] = (), links: Links = CLEAR
+    ) -> None:
+        """Call often; a span counts only if the same leader had its lease at both ends.
+
+        `nodes`: those that are up. `stopped`: of them, those that stand still; they may have a lease, and can do
+        nothing with it.
+        """
+        able = [node for node in nodes if node.options.node_id not in stopped]
+        leading = [node for node in nodes if node.engine.is_leader and node.leadership.lease_valid()]
+        acting = next((node for node in leading if node in able), None)
+        leader = None if acting is None else (acting.options.node_id, acting.engine.term)
+        span_s, self._sampled_s = now_s - self._sampled_s, now_s
+        before, self._leader = self._leader, leader
+        if leader is not None and leader != self._newest:
+            self._newest, self._settles_s = leader, SETTLED_S
+        if acting is None or leader != before:
+            self._spend("with a leader that stands still" if leading and leader is None else "without a leader", span_s)
+            return
+        if links.gaps and _waits_for_snapshot(acting, able, links):
+            self._spend("while a majority needed a snapshot", span_s)
+            return
+        settling_s = min(span_s, self._settles_s)
+        self._settles_s -= settling_s
+        self._spend("while a leader settled", settling_s)
+        lossy = links.drop >= LOSES_MUCH
+        self._spend("counted by a quarter" if lossy else "counted", span_s - settling_s)
+        self.seconds += (span_s - settling_s) * (LOSSY_RATE if lossy else 1.0)
+
+    def _spend(self, on: str, seconds: float) -> None:
+        self.spent[on] += round(seconds * 1e6)
+
+    def counts(self) -> Counter[str]:
+        return Counter({f"I5 ms {on}": spent // 1_000 for on, spent in self.spent.items()})
+
+
+def _waits_for_snapshot(leader: ClusterNode, able: Sequence[ClusterNode], links: Links) -> bool:
+    """Is there a majority that hears it and is heard, and none without those whose log ends before its own begins?
+
+    Their files are looked at, not what the leader thinks of them.
+    """
+    me, voters = leader.options.node_id, leader.membership.voters
+    heard = [node for node in able if node.options.node_id in voters and links.joined(me, node.options.node_id)]
+    ready = [node for node in heard if node.journal.last_index >= leader.journal.first_index - 1]
+    return len(ready) <= len(voters) // 2 < len(heard)
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """Leases, as `linearizable` asks of a model. One key is one client's lease on one resource.
 
 Answers: acquire -> ("leased", number); renew, of a number -> ("ok",) or ("gone",); release -> ("ok",) or ("gone",);
-read, of a number -> ("active",) or ("gone",). `end`, of a number: the lease is over by itself at that moment.
+read, of a number -> ("active",) or ("gone",). `end`, of a number: the lease is over by itself at that moment; open from
+the moment on at which it may be so, if nobody knows when, and of None if its number was never told. `over`, of a
+number: it is not active, whether or not it was before. A session is a lease of its client on itself.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ class Leases:
                 return self._ended(state) if state.number != 0 else IMPOSSIBLE
         (number,) = operation.arguments
         match operation.verb, operation.result:
+            case "end", _ if number is None:
+                return self._ended(state) if state.number is None else IMPOSSIBLE
+            case "over", _:
+                return self._ended(state, number) if state.number == number else state
             case "end", _:
                 known = state.number == number or (state.number is None and number not in state.ended)
                 return self._ended(state, number) if known else IMPOSSIBLE
@@ -62,4 +68,4 @@ class Leases:
 
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Reads and renewals that were not answered change nothing."""
-        return [each for each in operations if each.result is not UNKNOWN or each.verb in ("acquire", "release")]
+        return [each for each in operations if each.result is not UNKNOWN or each.verb in ("acquire", "release", "end")]

@@ -17,6 +17,8 @@ from tests.checkers.violation import Violation
 FOREVER = float("inf")
 MAX_CONFIGURATIONS = 2_000_000
 UNKNOWN = object()
+SHOWN = 30
+"""Operations before the one that does not fit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +67,21 @@ def check(history: Iterable[Operation], model: Model) -> int:
         furthest = _search(model.relevant(by_key[key]), model)
         if furthest is not None:
             lines = "\n  ".join(str(operation) for operation in furthest)
+            before = "\n  ".join(str(operation) for operation in _around(by_key[key], furthest))
             raise Violation(
-                "linearizable", f"no order explains the operations on {key}; stuck before one of:\n  {lines}"
+                "linearizable",
+                f"no order explains the operations on {key}; stuck before one of:\n  {lines}\nof:\n  {before}",
             )
     return sum(map(len, by_key.values()))
+
+
+def _around(operations: Iterable[Operation], stuck: Sequence[Operation]) -> list[Operation]:
+    """What was called before and after, where the search got furthest; of reads, which are many, the nearest only."""
+    last = max((operation.called for operation in stuck), default=FOREVER)
+    order = sorted(operations, key=lambda operation: abs(operation.called - last))
+    changes = [operation for operation in order if operation.verb != "read"][:SHOWN]
+    reads = [operation for operation in order if operation.verb == "read"][: SHOWN // 3]
+    return sorted([*changes, *reads], key=lambda operation: operation.called)
 
 
 def is_linearizable(history: Iterable[Operation], model: Model) -> bool:

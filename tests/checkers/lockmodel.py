@@ -1,9 +1,13 @@
 """Locks with fencing tokens, as `linearizable` asks of a model. One key, held exclusively, not entered twice.
 
-Answers: acquire -> ("granted", token) or ("busy",); renew and release, of a token -> ("ok",) or ("not_holder",); read
--> ("held", client, token) or ("free",); check, of a token -> ("current",) or ("not_current",). `end`, of a token: the
-hold is over by itself at that moment, by its time or with its session; whoever records a history knows that from the
-log.
+Answers: acquire -> ("granted", token), the token None if it was not told, or ("busy",); renew and release, of a token
+-> ("ok",) or ("not_holder",); read -> ("held", client, token) or ("free",); check, of a token -> ("current",) or
+("not_current",). ("free", clients): or it is one of those who holds it.
+
+`end`, of a token: the hold is over by itself at that moment, by its time or with its session. Whoever records a history
+knows that from the log; or does not know when, and leaves it open from the moment on at which it may be so: then the
+client is the holder, and the token None if it was never told. `over`, of a token: it does not hold, whether or not it
+did before.
 """
 
 from __future__ import annotations
@@ -31,15 +35,19 @@ class Locks:
             return self._acquired(state, operation)
         if operation.verb == "read":
             return self._read(state, operation)
+        if operation.verb == "end":
+            return self._ended(state, operation)
         holds = state.client is not None and state.token in (None, operation.arguments[0])
         match operation.verb, operation.result:
+            case "over", _:
+                return self._over(state, operation)
             case _, ("not_holder",):
                 return IMPOSSIBLE if holds and state.token is not None else state
             case "check", ("not_current",):
                 return IMPOSSIBLE if holds and state.token is not None else state
             case "renew" | "check", _:
                 return state if holds else IMPOSSIBLE
-            case "release" | "end", _:
+            case "release", _:
                 return state._replace(client=None, token=None) if holds else IMPOSSIBLE
         raise ValueError(f"unknown operation {operation}")
 
@@ -49,15 +57,28 @@ class Locks:
             return state if state.client is not None else IMPOSSIBLE
         if state.client is not None:
             return IMPOSSIBLE
-        if operation.result is UNKNOWN:
+        token = None if operation.result is UNKNOWN else operation.result[1]
+        if token is None:
             return Hold(operation.client, None, state.newest)
-        token = operation.result[1]
         return Hold(operation.client, token, token) if token > state.newest else IMPOSSIBLE
 
     @staticmethod
+    def _ended(state: Hold, operation: Operation) -> object:
+        (token,) = operation.arguments
+        known = state.client is not None and (token is None or state.token in (None, token))
+        return state._replace(client=None, token=None) if known and _fits(state, operation) else IMPOSSIBLE
+
+    @staticmethod
+    def _over(state: Hold, operation: Operation) -> object:
+        """Of a hold that was told: one whose token nobody was told is another's, unless it is of the same client."""
+        held = state.token == operation.arguments[0] or (state.token is None and state.client == operation.client)
+        return state._replace(client=None, token=None) if held else state
+
+    @staticmethod
     def _read(state: Hold, operation: Operation) -> object:
-        if operation.result == ("free",):
-            return state if state.client is None else IMPOSSIBLE
+        if operation.result[0] == "free":
+            lapsed = operation.result[1:]
+            return state if state.client is None or (lapsed and state.client in lapsed[0]) else IMPOSSIBLE
         _, client, token = operation.result
         if state.client != client or (state.token is None and token <= state.newest):
             return IMPOSSIBLE
@@ -66,8 +87,12 @@ class Locks:
     def only_tells(self, operation: Operation) -> bool:
         if operation.verb in ("acquire", "release"):
             return operation.result in (("busy",), ("not_holder",))
-        return operation.verb != "end"
+        return operation.verb not in ("end", "over")
 
     def relevant(self, operations: Sequence[Operation]) -> list[Operation]:
         """Reads and renewals that were not answered change nothing."""
-        return [each for each in operations if each.result is not UNKNOWN or each.verb in ("acquire", "release")]
+        return [each for each in operations if each.result is not UNKNOWN or each.verb in ("acquire", "release", "end")]
+
+
+def _fits(state: Hold, operation: Operation) -> bool:
+    return not operation.client or operation.client == state.client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 
 from tests.checkers.violation import Violation
 
@@ -11,6 +12,21 @@ class OneEffect:
     def __init__(self) -> None:
         self._done: Counter[int] = Counter()
         self._newest: dict[int, int] = defaultdict(int)
+        self._due: dict[int, str] = {}
+
+    def condemned(self, number: int, name: str) -> None:
+        """The log says that somebody has to clean up after it."""
+        self._due[number] = name
+
+    @property
+    def unheard(self) -> Collection[str]:
+        """What has to be cleaned up, and no worker was ever told of."""
+        return [name for number, name in self._due.items() if number not in self._newest]
+
+    def check(self) -> None:
+        """When nothing is left to hand out."""
+        if unheard := self.unheard:
+            raise Violation("one_effect", f"no worker was ever told to clean up after {sorted(unheard)} (I8)")
 
     def handed_out(self, number: int, token: int) -> None:
         """A worker was told that it has the clean-up `number`, under this token."""

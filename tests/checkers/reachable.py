@@ -78,7 +78,7 @@ class WatchedMachine(Machine):
 
     def __init__(self, newest: Newest | None = None) -> None:
         super().__init__()
-        self._newest = newest or Newest()
+        self.stepped = newest or Newest()
         self._picture: Picture | None = None
         """Before the step under way; None while somebody else's entry is gone through again."""
         self.reclaims = 0
@@ -86,7 +86,7 @@ class WatchedMachine(Machine):
         self.sets = 0
 
     def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> list[Result]:
-        self._picture, self._sweeps = Picture(self.state) if self._newest.is_new(index) else None, True
+        self._picture, self._sweeps = Picture(self.state) if self.stepped.is_new(index) else None, True
         results = super().apply(index, now_ms, commands)
         self._step()
         return results

@@ -15,9 +15,15 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class RefusedInTime(Generic[Node]):
-    def __init__(self, allowed_s: float, disturbed: Callable[[Node, float], bool]) -> None:
-        """`disturbed`: whether the process was killed, started or stopped since that moment: then it owes nothing."""
-        self._allowed_s, self._disturbed = allowed_s, disturbed
+    def __init__(
+        self,
+        allowed_s: float,
+        disturbed: Callable[[Node, float], bool],
+        grace_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`disturbed`: whether the process was killed, started or stopped since that moment: then it owes nothing.
+        `grace_s`: what the machine may add now, because of all that it has to do."""
+        self._allowed_s, self._disturbed, self._grace_s = allowed_s, disturbed, grace_s
         self.slowest_s = 0.0
         """Of a node that was left alone."""
 
@@ -27,7 +33,7 @@ class RefusedInTime(Generic[Node]):
         if took_s <= self.slowest_s or self._disturbed(node, sent_s):
             return
         self.slowest_s = took_s
-        if took_s >= self._allowed_s:
+        if took_s >= self._allowed_s + self._grace_s():
             raise Violation(
                 "refused_in_time", f"{node} neither answered nor refused for {took_s:.1f} s what was sent to it (I18)"
             )

@@ -180,7 +180,73 @@ GOOD_LOCKS = {
         lock("b", 5, 6, "acquire", result=("granted", 2)),
     ],
 }
+GOOD_LOCKS |= {
+    "over by itself, nobody knows when, and handed to who waited": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 3, FOREVER, "end", 1),
+        lock("b", 2, 6, "acquire", result=("granted", 2)),
+        lock("a", 7, 8, "renew", 1, result=("not_holder",)),
+    ],
+    "it may be over, and is not": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 3, FOREVER, "end", 1),
+        lock("a", 5, 6, "renew", 1),
+    ],
+    "a grant that nobody was told of is over by itself": [
+        lock("a", 0, FOREVER, "acquire"),
+        lock("b", 1, 2, "acquire", result=("busy",)),
+        lock("a", 3, FOREVER, "end", None),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+    ],
+    "a grant whose token was not told, and its end": [
+        lock("a", 0, 4, "acquire", result=("granted", None)),
+        lock("a", 1, FOREVER, "end", None),
+        lock("b", 5, 6, "acquire", result=("granted", 2)),
+    ],
+    "over with its session, or before": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "over", 1, result=("over",)),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+        lock("a", 6, 7, "over", 1, result=("over",)),
+        lock("b", 8, 9, "renew", 2),
+    ],
+    "free by the clock of a node, and renewed": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 3, 4, "read", result=("free", frozenset({"a"}))),
+        lock("a", 5, 6, "renew", 1),
+    ],
+}
 BAD_LOCKS = {
+    "over too early": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 3, FOREVER, "end", 1),
+        lock("b", 1.5, 2.5, "acquire", result=("granted", 2)),
+    ],
+    "read as free too early": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 3, FOREVER, "end", 1),
+        lock("b", 2, 2.5, "read", result=("free",)),
+    ],
+    "renewed after another was granted it": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 3, FOREVER, "end", 1),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+        lock("a", 6, 7, "renew", 1),
+    ],
+    "the end of another's hold": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 2, FOREVER, "end", None),
+        lock("b", 4, 5, "acquire", result=("granted", 2)),
+    ],
+    "held after its session was over": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("a", 2, 3, "over", 1, result=("over",)),
+        lock("b", 4, 5, "read", result=("held", "a", 1)),
+    ],
+    "free by the clock of a node, though another holds it": [
+        lock("a", 0, 1, "acquire", result=("granted", 1)),
+        lock("b", 3, 4, "read", result=("free", frozenset({"b"}))),
+    ],
     "two holders": [
         lock("a", 0, 1, "acquire", result=("granted", 1)),
         lock("b", 2, 3, "acquire", result=("granted", 2)),
@@ -253,7 +319,42 @@ GOOD_LEASES = {
         lock("a", 3, 4, "release", result=("gone",)),
     ],
 }
+GOOD_LEASES |= {
+    "over by itself, nobody knows when, and acquired anew": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 3, FOREVER, "end", 7),
+        lock("a", 4, 5, "acquire", result=("leased", 8)),
+        lock("a", 6, 7, "renew", 7, result=("gone",)),
+    ],
+    "an open acquire that is over before it was told": [
+        lock("a", 0, FOREVER, "acquire"),
+        lock("a", 3, FOREVER, "end", None),
+        lock("a", 4, 5, "release", result=("gone",)),
+    ],
+    "over with its session, or before": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "over", 7, result=("over",)),
+        lock("a", 2.5, 3.5, "over", 7, result=("over",)),
+        lock("a", 4, 5, "read", 7, result=("gone",)),
+    ],
+}
 BAD_LEASES = {
+    "gone too early": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 3, FOREVER, "end", 7),
+        lock("a", 1.5, 2, "renew", 7, result=("gone",)),
+    ],
+    "active after it was seen to be over": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 3, FOREVER, "end", 7),
+        lock("b", 4, 5, "read", 7, result=("gone",)),
+        lock("b", 6, 7, "read", 7, result=("active",)),
+    ],
+    "active after its session was over": [
+        lock("a", 0, 1, "acquire", result=("leased", 7)),
+        lock("a", 2, 3, "over", 7, result=("over",)),
+        lock("b", 4, 5, "read", 7, result=("active",)),
+    ],
     "two leases of one client": [
         lock("a", 0, 1, "acquire", result=("leased", 7)),
         lock("a", 2, 3, "acquire", result=("leased", 8)),

@@ -16,7 +16,7 @@ from coordinator.machine.events import Event
 from coordinator.machine.state import State
 from tests.checkers.bounded import OWN_COMMANDS, OWN_DESCRIPTORS, PAGE_BYTES, Bounded
 from tests.checkers.exclusive_holds import ExclusiveHolds
-from tests.checkers.expired_goes import SETTLED_S, AvailableTime, ExpiredGoes
+from tests.checkers.expired_goes import LOSES_MUCH, LOSSY_RATE, SETTLED_S, AvailableTime, ExpiredGoes, Links
 from tests.checkers.fencing import Fencing
 from tests.checkers.free_lock_granted import FreeLockGranted
 from tests.checkers.grant_order import GrantOrder
@@ -176,29 +176,79 @@ def test_a_renewal_in_the_log_counts_once_and_from_there() -> None:
         checker.check_now(18.1)
 
 
-def leading(name: str, term: int, *, lease: bool = True) -> Any:
+def leading(name: str, term: int, *, lease: bool = True, leads: bool = True, log: tuple[int, int] = (0, 0)) -> Any:
     return SimpleNamespace(
         options=SimpleNamespace(node_id=name),
-        engine=SimpleNamespace(is_leader=True, term=term),
+        engine=SimpleNamespace(is_leader=leads, term=term),
         leadership=SimpleNamespace(lease_valid=lambda: lease),
+        membership=SimpleNamespace(voters={"n1", "n2", "n3"}),
+        journal=SimpleNamespace(first_index=log[0], last_index=log[1]),
     )
+
+
+def following(name: str, last_index: int) -> Any:
+    return leading(name, 1, lease=False, leads=False, log=(1, last_index))
 
 
 def test_time_counts_while_one_leader_can_act() -> None:
     available = AvailableTime()
     for second in range(11):
         available.sample(float(second), [leading("n1", 1)])
-    assert available.seconds == 10.0
+    assert available.seconds == 10.0 - SETTLED_S
     for second in range(11, 20):
         available.sample(float(second), [leading("n1", 1, lease=False)])
-    assert available.seconds == 10.0
-    available.sample(20.0, [leading("n2", 2)])
-    available.sample(20.0 + SETTLED_S / 2, [leading("n2", 2)])
-    assert available.seconds == 10.0
-    available.sample(21.0, [leading("n2", 2)])
-    assert 10.0 < available.seconds < 11.0
-    available.sample(30.0, [leading("n3", 3)])
-    assert available.seconds < 11.0
+    for second in range(20, 24):
+        available.sample(float(second), [leading("n1", 1)], stopped=["n1"])
+    assert available.seconds == 10.0 - SETTLED_S
+    assert available.counts() == {
+        "I5 ms counted": 9_500,
+        "I5 ms while a leader settled": 500,
+        "I5 ms without a leader": 9_000,
+        "I5 ms with a leader that stands still": 4_000,
+    }
+
+
+def test_a_leader_settles_once_however_often_it_loses_its_lease() -> None:
+    available = AvailableTime()
+    for tenth in range(100):
+        available.sample(tenth / 10, [leading("n1", 1, lease=tenth % 4 != 0)])
+    assert available.counts()["I5 ms while a leader settled"] == 1_000 * SETTLED_S
+    assert available.seconds == pytest.approx(5.0 - SETTLED_S), "two of four spans have the lease at both ends"
+    for tenth in range(100, 103):
+        available.sample(tenth / 10, [leading("n2", 2)])
+    assert available.seconds == pytest.approx(5.0 - SETTLED_S), "another one settles anew"
+
+
+def test_where_much_is_lost_a_second_counts_less() -> None:
+    available = AvailableTime()
+    for second in range(3):
+        available.sample(float(second), [leading("n1", 1)])
+    before_s = available.seconds
+    available.sample(3.0, [leading("n1", 1)], links=Links(drop=LOSES_MUCH / 2))
+    assert available.seconds == before_s + 1.0
+    available.sample(4.0, [leading("n1", 1)], links=Links(drop=LOSES_MUCH))
+    assert available.seconds == before_s + 1.0 + LOSSY_RATE
+
+
+def counted_s(*followers: Any, stopped: tuple[str, ...] = (), **links: Any) -> float:
+    """Of one second in which n1 leads with a log from 50 to 60."""
+    available = AvailableTime()
+    nodes = [leading("n1", 1, log=(50, 60)), *followers]
+    for now_s in (0.0, SETTLED_S, 1.0, 2.0):
+        before_s = available.seconds
+        available.sample(now_s, nodes, stopped, Links(**links) if now_s == 2.0 else Links())
+    return available.seconds - before_s
+
+
+def test_time_does_not_count_while_a_majority_needs_a_snapshot_of_which_pieces_are_lost() -> None:
+    old, near, deaf = following("n3", 48), following("n2", 49), {("n1", "n2")}
+    assert counted_s(near, old, cut=deaf, gaps=True) == 0.0
+    assert counted_s(old, gaps=True) == 0.0, "the other one is down"
+    assert counted_s(near, old, stopped=("n2",), gaps=True) == 0.0
+    assert counted_s(near, old, cut=deaf) == 1.0, "where nothing is lost it comes in time"
+    assert counted_s(near, old, gaps=True) == 1.0, "there is a majority without it"
+    assert counted_s(near, gaps=True) == 1.0, "its log goes on with the leader's"
+    assert counted_s(old, cut={("n3", "n1")}, gaps=True) == 1.0, "a lease that will end is one for now"
 
 
 def waiting(*waiters: int) -> GrantOrder:

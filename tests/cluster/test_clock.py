@@ -83,7 +83,7 @@ def test_a_stop_of_the_host_is_not_charged() -> None:
     assert charged_for_a_stop(ALL_ON) < 2000
 
 
-def test_without_the_guard_it_is() -> None:
+def test_without_the_guard_a_stop_of_the_host_is_charged() -> None:
     assert charged_for_a_stop(replace(ALL_ON, clock_step=False)) > 59_000
 
 

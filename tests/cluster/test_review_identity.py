@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from cluster.guards import ALL_ON, Guards
+from cluster.identity import Identity
 from cluster.options import Limits
-from cluster.ports import Committed, Denied, Message
+from cluster.ports import Committed, Denied, Member, Message
 from tests.hazards.schedule import Directed, without
 from tests.sim.disk import SimDisk
 
@@ -35,7 +37,7 @@ def _replace_directory(world: Directed, name: str, pause: float = 4.0) -> None:
     while not added or isinstance(added[-1], Denied):
         world.call("n1", lambda: leader.add_member(site.member, 5.0, added.append))
         world.run(0.2)
-        assert world.now < 20, added[-1]
+        assert world.now < 40, added[-1]
 
 
 @pytest.mark.parametrize("pause", [0.1, 1.0, 4.0])
@@ -94,7 +96,7 @@ def test_a_blank_node_elects_nobody_in_a_cluster_that_is_not_new() -> None:
     assert elected_by_one_that_forgot(ALL_ON) is None
 
 
-def test_without_the_guard_it_elects_one_that_lacks_an_acknowledged_write() -> None:
+def test_without_the_guard_one_that_lacks_an_acknowledged_write_is_elected() -> None:
     assert elected_by_one_that_forgot(without("store_identity")) == "a leader without an acknowledged write"
 
 
@@ -176,3 +178,59 @@ def test_a_greeting_that_is_lost_makes_nobody_deaf_for_long(moment: float) -> No
     began, index = world.now, world.commit("n1", "put", "k", 1).index
     world.reach(lambda: world.node("n2").engine.applied_index >= index, 1)
     assert world.now - began < 3 * leader.options.timing.heartbeat
+
+
+def _replaced_while_n2_was_away(*names: str) -> Directed:
+    """And the first of them leads."""
+    world = Directed(2, 5)
+    world.begin("n1")
+    world.run(1)
+    world.crash("n2")
+    for name in names:
+        _replace_directory(world, name)
+        world.reach(lambda name=name: name in world.node("n1").membership.voters and world.caught_up("n1", name), 10)
+    world.call("n1", lambda: world.node("n1").transfer(names[0], 2.0, lambda _outcome: None))
+    world.reach(lambda: world.leases() == [names[0]], 3)
+    return world
+
+
+def test_one_that_was_away_hears_a_leader_that_was_replaced_meanwhile() -> None:
+    world = _replaced_while_n2_was_away("n3")
+    world.start("n2")
+    world.reach(lambda: world.node("n2").status().ready and world.caught_up("n2", "n3"), 5)
+
+
+def test_what_it_was_told_of_them_keeps_the_quorum_when_the_others_go() -> None:
+    world = _replaced_while_n2_was_away("n3", "n4")
+    world.start("n2")
+    world.run(5)
+    world.crash("n1")
+    world.crash("n5")
+    world.reach(lambda: world.caught_up("n2", "n3", "n4") and bool(world.leases()), 10)
+
+
+def test_a_directory_that_is_lost_after_that_is_noticed() -> None:
+    world = _replaced_while_n2_was_away("n3")
+    world.start("n2")
+    world.reach(lambda: world.caught_up("n2", "n3"), 5)
+    _wipe(world, "n3")
+    world.run(5)
+    assert "n3" not in world.node("n2").engine._linked
+    world.crash("n2")
+    world.start("n2")
+    world.run(5)
+    assert "n3" not in world.node("n2").engine._linked
+
+
+def test_a_removal_that_may_be_undone_makes_nobody_forget() -> None:
+    """What is known of n3 stays until no configuration in the log has it from before."""
+    disk = SimDisk()
+    disk.make_directory("/data")
+    known = Identity(disk, "/data", Random(1))
+    before, again = Member("n3", "peer", "http"), Member("n3", "peer", "http", since=9)
+    assert known.admits("n3", 7, applied=4)
+    for members in ((before,), (before, again), (again, before)):
+        known.follow(members)
+        assert not known.admits("n3", 8, applied=5)
+    known.follow((again,))
+    assert known.admits("n3", 8, applied=10)

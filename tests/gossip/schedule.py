@@ -11,6 +11,7 @@ from coordinator.gossip.messages import Message, decode, encode
 from coordinator.gossip.replica import Record, Replica, Tombstone
 from coordinator.gossip.store import _packed, _unpacked
 from coordinator.gossip.tally import STANDARD, Shape
+from tests.checkers.keeper_stays import KeeperStays
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Schedule:
     flights: list[Flight] = field(default_factory=list)
     side: dict[str, int] = field(default_factory=dict)
     purged: set[str] = field(default_factory=set)
-    borne: dict[tuple[int, str], bool] = field(default_factory=dict)
+    keepers: KeeperStays = field(init=False)
     starts: int = 1
 
     def __post_init__(self) -> None:
+        self.keepers = KeeperStays(exact=self.exact)
         for name in self.names:
             self.nodes[name] = self._made(name)
             self.side[name] = 0
@@ -74,7 +76,7 @@ class Schedule:
 
     def cut(self, side: dict[str, int]) -> None:
         self.side = dict(side)
-        self.borne.clear()
+        self.keepers.parted()
         crossing = [each for each in self.flights if not self._within(each)]
         self.flights = [each for each in self.flights if each not in crossing]
 
@@ -109,17 +111,7 @@ class Schedule:
         return [name for name, node in self.nodes.items() if node.keeps(record_id)]
 
     def check(self) -> None:
-        if self.exact:
-            for record_id in self.purged:
-                held = self.holding(record_id)
-                assert not held, f"{record_id} was purged and is back at {held}"
-        for record_id in {each for node in self.nodes.values() for each in node.items} | self.purged:
-            for side in set(self.side.values()):
-                bears = any(self.side[name] == side for name in self.bearing(record_id))
-                assert bears or not self.borne.get((side, record_id)), (
-                    f"no keeper of {record_id} is left on side {side}"
-                )
-                self.borne[side, record_id] = bears
+        self.keepers.check(self.nodes, self.side, self.purged)
 
     def _within(self, flight: Flight) -> bool:
         return self.side[decode(flight.body, self.shape).sender] == self.side[flight.receiver]

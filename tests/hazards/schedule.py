@@ -18,6 +18,8 @@ from cluster.guards import ALL_ON, Guards
 from cluster.node import ClusterNode
 from cluster.ports import Committed, Message, Outcome
 from cluster.proposer import PAYLOAD_KIND
+from tests.checkers.one_valid_lease import OneValidLease
+from tests.checkers.violation import Violation
 from tests.reference.register import command
 from tests.sim.disk import SimDisk
 from tests.sim.world import World
@@ -222,19 +224,21 @@ class Directed(World):
 
     def leases(self) -> list[str]:
         """The nodes that would answer a read alone, right now."""
-        return [node.options.node_id for node in self.nodes() if self._running(node) and node.leadership.lease_valid()]
+        return [name for name in self._holders() if not self.sites[name].stopped]
 
-    def _running(self, node: ClusterNode) -> bool:
-        return not self.sites[node.options.node_id].stopped
+    def _holders(self) -> list[str]:
+        return [node.options.node_id for node in self.nodes() if node.leadership.lease_valid()]
 
     def watch_leases(self) -> list[tuple[float, list[str]]]:
         """Every moment from now on at which two nodes hold a lease is noted in the list returned."""
         doubles: list[tuple[float, list[str]]] = []
+        checker = OneValidLease()
 
         def look() -> None:
-            holders = self.leases()
-            if len(holders) > 1:
-                doubles.append((self.now, holders))
+            try:
+                checker.check(self.nodes())
+            except Violation:
+                doubles.append((self.now, self._holders()))
 
         self.watchers.append(look)
         return doubles

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from cluster.frames import LinkGuards
-from cluster.guards import Guards
-from cluster.journal import JournalGuards
+from tests.proof.directed import GUARDS, KINDS, directed
 
 _TESTS = Path(__file__).parent.parent
-_SWITCHED_OFF = re.compile(r"without\(([^)]*)\)|(\w+)=False")
 
 
-def _switched_off() -> set[str]:
-    found: set[str] = set()
-    for path in _TESTS.rglob("test_*.py"):
-        for arguments, keyword in _SWITCHED_OFF.findall(path.read_text()):
-            found.add(keyword)
-            found.update(name.rpartition(".")[2] for name in re.findall(r'"([\w.]+)"', arguments))
-    return found
-
-
-@pytest.mark.parametrize("kind", [Guards, JournalGuards, LinkGuards])
-def test_every_guard_is_switched_off_somewhere(kind: type) -> None:
-    names = {field.name for field in fields(kind) if field.name != "journal"}
-    assert names - _switched_off() == set()
+def test_every_guard_is_switched_off_somewhere() -> None:
+    assert GUARDS - {guard for each in directed() for guard in each.guards} == set()
 
 
 def test_all_are_on_unless_a_test_says_otherwise() -> None:
-    for guards in (Guards(), JournalGuards(), LinkGuards()):
+    for kind in KINDS:
+        guards = kind()
         assert all(getattr(guards, field.name) for field in fields(guards))
 
 

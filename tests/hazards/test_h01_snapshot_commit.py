@@ -43,5 +43,5 @@ def test_only_one_client_gets_the_lock() -> None:
     assert two_holders(ALL_ON) is None
 
 
-def test_without_the_guard_two_clients_get_it() -> None:
+def test_without_the_guard_two_clients_get_one_lock() -> None:
     assert two_holders(without("snapshot_commit")) == "both client-1 and client-2 hold the lock"

@@ -57,6 +57,32 @@ def test_without_the_guard_a_write_on_one_node_is_acknowledged() -> None:
     assert acknowledged_by_one(without("snapshot_load_stops")) == "an acknowledged write is lost"
 
 
+def test_a_disk_that_fails_when_the_snapshot_has_been_read_ends_the_node() -> None:
+    """The library would go on without it, and the node could lead and answer nothing."""
+    world = Directed(1, limits=_LIMITS)
+    world.begin("n1")
+    for number in range(5):
+        world.commit("n1", "put", "k", number)
+    world.reach(lambda: world.caught_up("n2", "n3"), 5)
+    world.snapshot("n3")
+    world.crash("n3")
+    failed: list[str] = []
+
+    def fail_once(operation: str, path: str) -> None:
+        if operation == "size" and path.endswith(".snap") and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "input/output error", path)
+
+    site = world.sites["n3"]
+    site.before_disk = fail_once
+    world.start("n3")
+    world.run(1)
+    assert failed and site.node is None
+    site.before_disk = None
+    world.start("n3")
+    world.reach(lambda: world.caught_up("n2", "n3"), 5)
+
+
 def state_goes_back(guards: Guards) -> str | None:
     world = Directed(3, guards=guards, limits=_LIMITS)
     world.begin("n1")

@@ -142,5 +142,5 @@ def test_an_acknowledgement_does_not_rewind() -> None:
     assert sent_again(ALL_ON) is None
 
 
-def test_without_the_clamp_it_does() -> None:
+def test_without_the_clamp_entries_are_sent_again() -> None:
     assert sent_again(without("reset_clamp")) == "3 entries were sent twice"

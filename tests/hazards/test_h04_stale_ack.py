@@ -47,5 +47,5 @@ def test_an_answer_of_an_old_term_does_not_count() -> None:
     assert acknowledged_by_two_of_five(ALL_ON) is None
 
 
-def test_without_the_guard_it_commits_what_two_of_five_have() -> None:
+def test_without_the_guard_what_two_of_five_have_is_committed() -> None:
     assert acknowledged_by_two_of_five(without("ack_term")) == "an acknowledged write is lost"

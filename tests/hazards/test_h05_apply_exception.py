@@ -58,7 +58,7 @@ def test_a_bug_in_the_machine_stops_the_node() -> None:
     assert repeated_effects(ALL_ON) is None
 
 
-def test_without_the_guard_its_effects_repeat() -> None:
+def test_without_the_guard_the_effects_of_an_entry_repeat() -> None:
     found = repeated_effects(without("apply_stops"))
     assert found is not None
     assert int(found.split()[1]) > 10

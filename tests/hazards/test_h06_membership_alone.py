@@ -26,5 +26,5 @@ def test_an_isolated_leader_cannot_shrink_the_cluster_to_itself() -> None:
     assert split_brain(ALL_ON) is None
 
 
-def test_without_the_guard_it_can() -> None:
+def test_without_the_guard_two_clusters_give_out_one_lock() -> None:
     assert split_brain(without("membership_one")) == "two clusters gave out one lock"

@@ -102,6 +102,6 @@ def test_a_log_that_begins_behind_the_snapshot_refuses_to_start() -> None:
 
 
 @pytest.mark.parametrize("between", [1, 5])
-def test_without_aligning_the_library_clears_either(between: int) -> None:
+def test_without_aligning_the_library_clears_a_log_that_it_needs(between: int) -> None:
     guards = without("journal.align_snapshot")
     assert lost_with_older_snapshot(guards, between) == f"{_WRITES - 1} acknowledged writes are lost"

@@ -77,7 +77,7 @@ def test_an_acknowledged_write_survives_a_power_cut_of_all_nodes() -> None:
     assert [lost_in_power_cut(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_without_fsync_it_is_lost_or_nothing_starts() -> None:
+def test_without_fsync_a_power_cut_loses_writes_or_nothing_starts() -> None:
     assert None not in [lost_in_power_cut(seed, without("journal.fsync")) for seed in _SEEDS]
 
 
@@ -104,7 +104,7 @@ def test_a_flipped_bit_in_the_log_refuses_to_start() -> None:
         lost_by_flipped_bit(ALL_ON)
 
 
-def test_without_the_check_it_forgets_what_it_acknowledged() -> None:
+def test_without_the_check_a_flipped_bit_loses_acknowledged_writes() -> None:
     assert lost_by_flipped_bit(without("journal.detect_corruption")) == "5 acknowledged writes are lost"
 
 
@@ -140,7 +140,7 @@ def test_a_trimmed_log_without_its_snapshot_refuses_to_start() -> None:
         starts_empty(ALL_ON)
 
 
-def test_without_the_check_it_starts_empty_and_leads() -> None:
+def test_without_the_check_a_log_with_a_hole_starts_empty_and_leads() -> None:
     assert starts_empty(without("journal.detect_hole")) == "a leader without 20 acknowledged writes"
 
 
@@ -167,5 +167,5 @@ def test_a_node_without_its_directory_does_not_vote() -> None:
     assert lost_with_directory(ALL_ON) is None
 
 
-def test_without_the_check_it_elects_one_that_lacks_a_write() -> None:
+def test_without_the_check_one_that_lost_its_directory_elects_one_that_lacks_a_write() -> None:
     assert lost_with_directory(without("store_identity")) == "a quorum that has forgotten an acknowledged write"

@@ -37,5 +37,5 @@ def test_a_deposed_leader_rejoins_at_once(written_kib: int) -> None:
     assert seconds < 0.5
 
 
-def test_without_the_hint_it_does_not_converge() -> None:
+def test_without_the_hint_a_deposed_leader_does_not_rejoin() -> None:
     assert seconds_to_rejoin(without("reset_hint"), 200, patience=0.6) is None

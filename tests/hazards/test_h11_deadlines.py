@@ -25,5 +25,5 @@ def test_every_proposal_ends_by_its_deadline_as_unknown() -> None:
     assert never_answered(ALL_ON) is None
 
 
-def test_without_the_deadline_it_never_ends() -> None:
+def test_without_the_deadline_a_proposal_never_ends() -> None:
     assert never_answered(without("proposal_deadline")) == "no answer 29 s after the deadline"

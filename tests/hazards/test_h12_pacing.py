@@ -27,7 +27,7 @@ def test_a_follower_that_takes_nothing_is_sent_no_more() -> None:
     assert queued_for_a_stopped_follower(ALL_ON) is None
 
 
-def test_without_pacing_everything_piles_up() -> None:
+def test_without_pacing_entries_pile_up_for_a_stopped_follower() -> None:
     assert queued_for_a_stopped_follower(without("pacing")) == "30 MiB wait for one follower"
 
 
@@ -70,7 +70,7 @@ def test_a_tick_with_nothing_to_send_sends_one_sign_of_life() -> None:
     assert empty_messages_in_one_tick(ALL_ON) is None
 
 
-def test_without_pacing_it_sends_thousands() -> None:
+def test_without_pacing_thousands_of_empty_messages_are_sent() -> None:
     found = empty_messages_in_one_tick(without("pacing"))
     assert found is not None
     assert int(found.split()[0]) > 1000

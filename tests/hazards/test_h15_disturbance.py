@@ -32,11 +32,11 @@ def test_a_follower_that_comes_back_deposes_nobody() -> None:
     assert [deposed_by_return(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_without_pre_vote_it_deposes_the_leader_every_time() -> None:
+def test_without_pre_vote_a_returning_node_deposes_the_leader_every_time() -> None:
     assert [deposed_by_return(seed, without("pre_vote")) for seed in _SEEDS] == ["term 1 ended"] * len(_SEEDS)
 
 
-def test_without_withholding_it_does_so_now_and_then() -> None:
+def test_without_withholding_a_returning_node_deposes_the_leader_now_and_then() -> None:
     assert "term 1 ended" in [deposed_by_return(seed, without("vote_withholding")) for seed in _SEEDS]
 
 
@@ -58,5 +58,5 @@ def test_a_leader_that_is_cut_off_falls_silent_within_its_lease() -> None:
     assert answers_when_cut_off(ALL_ON) <= Directed(1).timing.election_min
 
 
-def test_without_the_lease_and_check_quorum_it_answers_for_half_a_minute() -> None:
+def test_without_the_lease_and_check_quorum_a_leader_that_is_cut_off_answers_for_half_a_minute() -> None:
     assert answers_when_cut_off(without("lease_checked_for_reads", "check_quorum")) == pytest.approx(31, abs=0.1)

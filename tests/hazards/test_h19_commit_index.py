@@ -45,7 +45,7 @@ def test_after_a_restart_only_the_leader_says_what_is_committed() -> None:
     assert applied_uncommitted(ALL_ON) is None
 
 
-def test_without_the_guard_it_applies_what_is_overwritten_elsewhere() -> None:
+def test_without_the_guard_what_is_overwritten_elsewhere_is_applied() -> None:
     found = applied_uncommitted(without("journal.commit_told"))
     assert found == "n2 has applied 'uncommitted', the cluster has 'another'"
 

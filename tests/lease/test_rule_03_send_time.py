@@ -37,6 +37,6 @@ def test_a_late_answer_does_not_stretch_the_lease() -> None:
     assert [two_leases(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_counted_from_its_arrival_it_does() -> None:
+def test_without_the_send_time_two_nodes_hold_a_lease() -> None:
     found = [two_leases(seed, without("send_time_echo")) for seed in _SEEDS]
     assert found == ["n1 and n3 hold a lease"] * len(_SEEDS)

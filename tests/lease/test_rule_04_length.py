@@ -63,5 +63,5 @@ def test_a_new_leader_reads_all_that_was_acknowledged() -> None:
     assert stale_read(ALL_ON) is None
 
 
-def test_without_its_first_entry_it_misses_some() -> None:
+def test_without_its_first_entry_a_leader_misses_writes() -> None:
     assert stale_read(without("lease_needs_noop")) == "the new leader reads None"

@@ -53,5 +53,5 @@ def test_an_old_leader_reads_nothing_old(schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", [stale_read_when_cut_off, stale_read_after_stop])
-def test_without_the_check_it_does(schedule) -> None:
+def test_without_the_check_a_leader_reads_what_is_old(schedule) -> None:
     assert [schedule(seed, without("lease_checked_for_reads")) for seed in _SEEDS] == ["read old"] * len(_SEEDS)

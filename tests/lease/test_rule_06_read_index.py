@@ -32,7 +32,7 @@ def test_an_answer_to_an_earlier_append_confirms_nothing() -> None:
     assert [confirmed_by_old_answer(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_without_the_guard_it_does() -> None:
+def test_without_the_guard_an_old_answer_confirms_a_read() -> None:
     found = [confirmed_by_old_answer(seed, without("reads_confirm_after")) for seed in _SEEDS]
     assert found == ["read old"] * len(_SEEDS)
 
@@ -69,5 +69,5 @@ def test_a_note_of_an_earlier_term_is_dropped() -> None:
     assert confirmed_in_a_later_term(ALL_ON) is None
 
 
-def test_kept_over_a_term_it_reads_what_is_gone() -> None:
+def test_without_an_end_at_the_term_it_reads_what_is_old() -> None:
     assert confirmed_in_a_later_term(without("reads_die_with_term")) == "read old"

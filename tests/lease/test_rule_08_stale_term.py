@@ -37,5 +37,5 @@ def test_the_leader_steps_down_and_meets_the_higher_term() -> None:
     assert [locked_out(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_without_the_answer_the_node_is_locked_out() -> None:
+def test_without_the_answer_a_node_is_locked_out() -> None:
     assert [locked_out(seed, without("stale_term_answer")) for seed in _SEEDS] == ["n3 is locked out"] * len(_SEEDS)

@@ -33,7 +33,7 @@ def test_the_lease_ends_before_the_other_is_told() -> None:
     assert [two_leases(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_kept_it_overlaps_with_the_next_one() -> None:
+def test_without_giving_it_up_the_lease_overlaps_with_the_next_one() -> None:
     found = [two_leases(seed, without("relinquish")) for seed in _SEEDS]
     assert found == ["n1 and n2 hold a lease"] * len(_SEEDS)
 
@@ -61,5 +61,5 @@ def test_a_mark_of_another_leader_or_term_passes_nothing() -> None:
         assert broken_promise(mark, ALL_ON) is None
 
 
-def test_unchecked_any_mark_breaks_the_promise() -> None:
+def test_without_the_check_any_mark_breaks_the_promise() -> None:
     assert broken_promise(("n2", 8), without("transfer_mark")) == "n3 broke its promise"

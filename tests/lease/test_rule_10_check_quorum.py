@@ -22,6 +22,6 @@ def test_a_leader_alone_steps_down_within_one_and_a_half_delta() -> None:
     assert [leads_on_alone(seed, ALL_ON) for seed in _SEEDS] == [None] * len(_SEEDS)
 
 
-def test_without_the_check_it_leads_on() -> None:
+def test_without_the_check_a_leader_leads_on_alone() -> None:
     found = [leads_on_alone(seed, without("check_quorum")) for seed in _SEEDS]
     assert found == ["a leader without anybody"] * len(_SEEDS)

@@ -52,7 +52,7 @@ def test_a_change_under_way_does_not_shrink_the_quorum_of_the_lease() -> None:
     assert lease_of_a_minority(without()) is None
 
 
-def test_without_the_rule_it_does() -> None:
+def test_without_the_rule_a_minority_is_enough_for_a_lease() -> None:
     found = lease_of_a_minority(without("lease_both_configurations"))
     assert found == "n1 holds a lease by one answer of three"
 

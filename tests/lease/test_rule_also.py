@@ -44,7 +44,7 @@ def test_a_vote_counts_once() -> None:
     assert two_leaders_in_a_term(ALL_ON) is None
 
 
-def test_without_the_guard_it_makes_a_second_leader() -> None:
+def test_without_the_guard_a_vote_that_comes_twice_makes_a_second_leader() -> None:
     assert two_leaders_in_a_term(without("one_vote")) == "term 1 has two leaders"
 
 
@@ -62,5 +62,5 @@ def test_a_repeated_frame_is_dropped() -> None:
     assert applied_twice(LinkGuards()) is None
 
 
-def test_without_sequence_numbers_it_counts_again() -> None:
+def test_without_sequence_numbers_a_frame_counts_again() -> None:
     assert applied_twice(LinkGuards(frame_sequence=False)) == "applied 2 times"

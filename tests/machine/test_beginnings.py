@@ -57,4 +57,8 @@ def test_as_many_holders_are_told_of_as_were_asked_for() -> None:
     assert [len(view.holders) for view in (listed, some, every)] == [16, 3, 21]
     assert [view.holder_count for view in (listed, some, every)] == [21, 21, 21]
     later = machine.lock("default", "k", now_ms=host.now_ms + 2_000)
-    assert later is not None and later.holder_count == 20, "one that is past its time is no holder"
+    assert later is not None and later.holder_count == 21 and later.overdue, "whether one is over the log says"
+    host.now_ms += 2_000
+    host.run(c.Sweep(1))
+    swept = machine.lock("default", "k")
+    assert swept is not None and swept.holder_count == 20 and not swept.overdue

@@ -11,7 +11,8 @@ import pytest
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.codec import encode_result
-from coordinator.machine.limits import REQUEST_MEMORY_MS
+from coordinator.machine.levels import REFUSALS
+from coordinator.machine.limits import REFUSAL_MEMORY_MS, REQUEST_MEMORY_MS
 from coordinator.machine.machine import Machine
 from coordinator.machine.requests import Requests, key_of, size_of
 from tests.machine.driver import Driver
@@ -37,7 +38,57 @@ def test_an_id_used_for_something_else_is_refused(driver: Driver) -> None:
     assert isinstance(denied, r.Denied) and denied.code == "request_id_reused"
 
 
-def test_a_denial_is_not_remembered(driver: Driver) -> None:
+def test_a_refusal_stands_though_an_earlier_try_comes_later(driver: Driver) -> None:
+    """The first try of a release that was told that there is nothing: it must not end the lease that came since."""
+    driver.do(c.RaiseLevel(REFUSALS))
+    release = c.ReleaseLease("r", "a")
+    refused = driver.do(release, request_id=b"id")
+    assert isinstance(refused, r.Denied)
+    driver.lease()
+    assert driver.do(release, request_id=b"id") == refused
+    assert driver.machine.reference_count("default", "r") == 1
+    assert isinstance(driver.do(release, request_id=b"another"), r.LeaseReleased)
+
+
+def test_what_is_refused_for_want_of_room_may_be_asked_for_again_under_its_id(driver: Driver) -> None:
+    driver.do(c.RaiseLevel(REFUSALS))
+    driver.do(c.PutNamespace(1, 1, 1, 1, 9_999))
+    driver.lease("first")
+    wanted = c.AcquireLease("second", "a", 1_000)
+    refused = driver.do(wanted, request_id=b"id")
+    assert isinstance(refused, r.Denied) and refused.code == "quota_exceeded"
+    driver.do(c.ReleaseLease("first", "a"))
+    assert isinstance(driver.do(wanted, request_id=b"id"), r.LeaseGranted)
+
+
+def test_who_was_told_that_a_lock_is_busy_does_not_get_it_by_an_earlier_try_that_comes_later(driver: Driver) -> None:
+    driver.do(c.RaiseLevel(REFUSALS))
+    held = driver.lock(client="b")
+    busy = driver.lock(request_id=b"id")
+    assert isinstance(busy, r.LockBusy)
+    driver.unlock(held)
+    assert driver.lock(request_id=b"id") == busy
+    assert driver.machine.lock("default", "k") is None
+    assert isinstance(driver.lock(request_id=b"another"), r.LockGranted)
+
+
+def test_that_a_lock_was_busy_is_restored_and_forgotten_in_time(driver: Driver) -> None:
+    driver.do(c.RaiseLevel(REFUSALS))
+    held = driver.lock(client="b", lease_ms=10 * REFUSAL_MEMORY_MS)
+    busy = driver.lock(request_id=b"id")
+    before = driver.machine.digest()
+    driver.machine.restore(list(driver.machine.freeze().chunks()))
+    assert driver.machine.digest() == before
+    driver.unlock(held)
+    driver.pass_time(REFUSAL_MEMORY_MS - 1)
+    assert driver.lock(request_id=b"id") == busy
+    driver.pass_time(1)
+    assert isinstance(driver.lock(request_id=b"id"), r.LockGranted)
+    assert driver.machine.counts().remembered_requests == 1
+
+
+def test_below_its_level_nothing_is_remembered_of_it(driver: Driver) -> None:
+    driver.do(c.RaiseLevel(REFUSALS - 1))
     held = driver.lock(client="b")
     assert isinstance(driver.lock(request_id=b"id"), r.LockBusy)
     driver.unlock(held)

@@ -111,6 +111,8 @@ class Fleet:
         self._peer = {name: free_address() for name in names}
         self._serve = {name: free_address() for name in names}
         self._first = [[name, self._peer[name], self._serve[name]] for name in names]
+        self.tls: dict[str, list[str]] = {}
+        """Certificate, key and authority of those that link over TLS."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.clients: dict[str, NodeClient] = {name: NodeClient(self._serve[name]) for name in names}
 
@@ -130,6 +132,7 @@ class Fleet:
                 "serve": self._serve[name],
                 "secret": "a secret of the test fleet",
                 "file_bytes": file_bytes,
+                "tls": self.tls.get(name),
                 **self._extra,
             }
             path = self.directory / f"{name}.json"
@@ -151,6 +154,10 @@ class Fleet:
 
     def peer_address(self, name: str) -> str:
         return self._peer[name]
+
+    def reach_at(self, name: str, address: str) -> None:
+        """Before the first start: the others are told this address, and whoever listens there passes on to the node."""
+        self._first = [[row[0], address, row[2]] if row[0] == name else row for row in self._first]
 
     def forget(self, name: str) -> None:
         """It was removed from the cluster and killed: nobody asks it any more."""
@@ -174,6 +181,12 @@ class Fleet:
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
+
+    async def logged(self, name: str, words: str) -> None:
+        async def there() -> bool:
+            return words in self.log(name)
+
+        await wait_for(there, 90, f"{words!r} in the log of {name}")
 
     def queued_s(self) -> float:
         """Seconds that the nodes and this process were ready to run while others had the processors."""

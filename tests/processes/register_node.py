@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import uvloop
 
-from cluster.host import Host
+from cluster.host import Host, PeerTls
 from cluster.options import ClusterOptions, Limits, Timing
 from cluster.ports import Committed, Member, Outcome, Unknown
 from tests.reference.register import RegisterMachine
@@ -111,7 +111,8 @@ async def serve(spec: dict[str, Any]) -> None:
         timing=Timing(**spec.get("timing", {})),
         limits=Limits(**spec.get("limits", {})),
     )
-    host = await Host.open(options, machine, listen=spec["listen"], secret=spec["secret"].encode())
+    tls = PeerTls(*spec["tls"]) if spec.get("tls") else None
+    host = await Host.open(options, machine, listen=spec["listen"], secret=spec["secret"].encode(), tls=tls)
     loop = asyncio.get_running_loop()
     name, port = spec["serve"].rsplit(":", 1)
     server = await loop.create_server(lambda: Session(host, machine, loop), name, int(port))

@@ -45,11 +45,15 @@ def _no_docker() -> str | None:
 
 PARTS: dict[str, Part] = {
     "simulation": Part(lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--json", f"{to}"], 0.5),
+    "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"]),
     "replay": Part(lambda _, to: ["tests.sim", "--replays", "4", "--json", f"{to}"]),
     "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"]),
+    "directed": Part(lambda _, to: ["tests.proof.directed", "--json", f"{to}"]),
     "failpoints": Part(lambda _, to: ["tests.sim", "--failpoints", "--json", f"{to}"]),
     "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"]),
     "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"]),
+    "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"]),
+    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"]),
     "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"]),
     "robustness": Part(
         lambda minutes, to: ["tests.robustness", "--minutes", f"{minutes}", "--json", f"{to}", "--out", f"{to.parent}"],

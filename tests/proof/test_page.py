@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.proof.__main__ import PARTS, Proof
+from tests.proof.directed import GUARDS, Verdicts
 from tests.proof.page import Figures, page
 
 
@@ -26,7 +29,7 @@ def simulation_of(
 
 def test_what_was_not_run_has_no_figure() -> None:
     text = page(Figures("2026-01-02", "abc"))
-    assert text.count("Not run.") == 7 and text.count("| not run | ") == text.count("| **no** |") == 9
+    assert text.count("Not run.") == 10 and text.count("| not run | ") == text.count("| **no** |") == 13
     assert "Violations found: 0." in text and "2026-01-02" in text and "abc" in text
 
 
@@ -37,18 +40,25 @@ def test_every_figure_is_on_the_page() -> None:
         "abc",
         {"planted": run_of()},
         simulation=simulation_of("registers", 9, counts),
+        seeds={"seeds": 251, "hours": 5.25, "minutes": 4.5, "failed": []},
         replay={"runs": 28, "different": []},
         flips={"counts": {"fault bit_flip": 1_005, "fault flips that were noticed": 904, "seeds": 9}, "failed": []},
         fuzz=[{"decoder": "http-json", "bytes": 104_857_600, "inputs": 7_654, "taken": 32, "digests": 5,
                "slowest_ms": 1.5, "resident_before_kib": 1_000, "resident_peak_kib": 1_250}],
+        ports={"reached": True, "bytes": 2_000_000_000, "seconds": 90, "least_bytes_an_operation": 104_857_600,
+               "operations": 91, "port_bytes": {"peer": 105_000_000, "gRPC": 106_000_000}, "answers": {"400": 77},
+               "wrong_5xx": 0, "untyped": [], "unchanged": {"strangers": True}, "peak_ratio": 1.18},
+        scale={"waiters": {"goal": "in order", "reached": True, "seconds": 31, "grants": 200}},
         failover={
             "kills": {"times": 100, "p50_s": 0.72, "p99_s": 1.4, "longest_s": 1.5},
             "hand_overs": {"times": 20, "p50_s": 0.05, "p99_s": 0.2, "longest_s": 0.25, "calls": 9_876, "failed": []},
         },
         planted=[["forget it", "locks", "linearizable", 3]],
+        directed=[{"guards": ["one_vote"], "harm": "two lead", "test": "tests/a.py::test_two", "seen": True}],
         failpoints={"fired": [["journal.pwrite", "crash"], ["journal.pwrite", "error"]], "left": []},
         robustness=[
-            {"name": "3 nodes", "seconds": 90, "clients": 48, "checked": 5_678, "requests": 1_234, "open": 0,
+            {"name": "3 nodes", "seconds": 90, "clients": 48, "operations_of_keys": 5_678,
+             "checked": 1_234, "changes": 456, "open": 0, "not_run": {},
              "failovers": 2, "faults": {"isolate": 2}, "frames": {"lost": 7},
              "counts": {"locks: read free": 99, "requests": 1_234},
              "checker_us_each": 7.5, "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5,
@@ -57,6 +67,7 @@ def test_every_figure_is_on_the_page() -> None:
         chaos={
             "nodes": [3, 5], "seconds": 540, "violations": [], "longest_gap_s": 3.25, "operations": {"lock": 4_321},
             "faults": {"fill_a_disk": {"times": 2, "longest_gap_s": 0.75}}, "counts": {"tasks done": 8_765},
+            "looked_at": {"I9": {"facts": 355}},
         },
     )  # fmt: skip
     text = page(figures)
@@ -65,11 +76,15 @@ def test_every_figure_is_on_the_page() -> None:
     assert "p50 0.72 s, p99 1.4 s of 100" in text and "longest 0.25 s of 20; 0 failed of 9,876" in text
     assert "1,005 bits" in text and "904 were noticed" in text and "| http-json | 105 | 7,654 | 32 | 5 |" in text
     assert "100 MiB to each of 1; 1.25 ×; 0" in text and "28 runs of all workloads" in text
+    assert "| 251 seeds, 5.25 h in 4.5 min |" in text
     assert "2 sittings at abc, def" in text and "30 seeds a minute" in text
     assert "| registers | 9 | 2.00 | 10 | 3 | 1,234 | 0 |" in text and "one way 5" in text
     assert "| forget it | locks | linearizable | 3 |" in text
+    assert "| one_vote | two lead | tests/a.py | yes |" in text
     assert "1 named points" in text and "| journal | pwrite |" in text
-    assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
+    assert "100 MiB to each of 93; 1.18 ×; 0" in text and "400: 77; 0 of 5xx" in text and "strangers yes" in text
+    assert "| waiters | in order | yes | seconds 31, grants 200 |" in text and "| I9 | facts 355 |" in text
+    assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 456 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
     assert "| 3 nodes | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
     assert "| fill a disk | 2 | 0.75 s |" in text and "3 and 5 nodes for 9.0 minutes" in text
     assert "lock 4,321" in text and "tasks done 8,765" in text
@@ -100,7 +115,27 @@ def test_a_slow_kill_a_failed_call_or_a_lost_bit_misses_its_goal() -> None:
         assert page(Figures("", "", failover=bad)).count("| yes |") == 1
     flips = {"counts": {"fault bit_flip": 999, "fault flips that were noticed": 9, "seeds": 1}, "failed": []}
     assert "| yes |" not in page(Figures("", "", flips=flips))
+    slow = {"seeds": 251, "hours": 5.25, "minutes": 10.5, "failed": []}
+    assert "| yes |" not in page(Figures("", "", seeds=slow))
     assert "| yes |" not in page(Figures("", "", replay={"runs": 3, "different": ["locks 1 a"]}))
+
+
+def test_a_guard_whose_absence_shows_nothing_misses_the_goal() -> None:
+    rows = [{"guards": [guard], "harm": "x", "test": "tests/a.py::test_x", "seen": True} for guard in sorted(GUARDS)]
+    assert f"| {len(GUARDS)} | {len(GUARDS)} | yes |" in page(Figures("", "", directed=rows))
+    unseen = [*rows[1:], {**rows[0], "seen": False}]
+    assert f"| {len(GUARDS) - 1} | {len(GUARDS)} | **no** |" in page(Figures("", "", directed=unseen))
+
+
+def test_a_directed_test_is_judged_by_all_that_pytest_ran_of_it() -> None:
+    verdicts = Verdicts()
+    outcomes = [("a::x[1]", "call", "passed"), ("a::x[2]", "call", "failed"), ("a::y", "call", "passed"),
+                ("a::z", "setup", "passed")]  # fmt: skip
+    for test, when, outcome in outcomes:
+        verdicts.pytest_runtest_logreport(
+            pytest.TestReport(test, ("a", 1, test), {}, outcome, None, when)  # type: ignore[arg-type]
+        )
+    assert [verdicts.seen(test) for test in ("a::x", "a::y", "a::z", "a::none")] == [False, True, False, False]
 
 
 def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path) -> None:
@@ -119,6 +154,6 @@ def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path) -> None
 def test_a_violation_of_the_chaos_run_counts() -> None:
     chaos = {
         "nodes": [3], "seconds": 60, "violations": ["x was cleaned up twice"], "longest_gap_s": 1.0, "operations": {},
-        "faults": {}, "counts": {},
+        "faults": {}, "counts": {}, "looked_at": {},
     }  # fmt: skip
     assert "Violations found: 1." in page(Figures("2026-01-02", "abc", chaos=chaos))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -16,8 +17,12 @@ from tests.checkers.violation import Violation
 
 TIMEOUT_MS = 2_000
 """For how long a node may try."""
-GRACE_S = 10.0
-"""Beyond that, on a machine that has much to do: who has heard nothing by then hears nothing."""
+GRACE_S = 1.5
+"""Beyond that, on a machine with a core for each who wants one. A node gives up by its own clock and says so at once;
+what comes on top is the time in which its process and this one, which is all the clients and all the proxies, wait for
+a core: as many times as long as there are more who want one than there are."""
+PATIENCE_S = 10.0
+"""Beyond that: so long a client waits, longer than any process is stopped and than what a node may take."""
 AVOIDED_S = 0.5
 """For so long most do not ask a node that has just not answered."""
 STUBBORN = 0.1
@@ -48,6 +53,10 @@ class Answer(NamedTuple):
         return self.outcome in ("done", "denied")
 
 
+def grace_s() -> float:
+    return GRACE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Nodes:
     """Where they are, which of them did not answer just now, and what became of all questions."""
 
@@ -55,7 +64,7 @@ class Nodes:
         """`disturbed`: whether something was done to that node's process since that moment."""
         self.addresses = addresses
         self._avoided_until = [0.0] * len(addresses)
-        self._in_time = RefusedInTime(TIMEOUT_MS / 1000 + GRACE_S, disturbed)
+        self._in_time = RefusedInTime(TIMEOUT_MS / 1000, disturbed, grace_s)
         self.counts: Counter[str] = Counter()
 
     def choose(self, rng: random.Random) -> int:
@@ -63,12 +72,18 @@ class Nodes:
         liked = [node for node, until in enumerate(self._avoided_until) if until <= now]
         return rng.choice(liked) if liked and rng.random() >= STUBBORN else rng.randrange(len(self.addresses))
 
-    def ended(self, node: int, answer: Answer) -> None:
+    def ended(self, node: int, answer: Answer, waited: bool) -> None:
         self.counts["requests"] += 1
         self.counts[f"status {answer.status}"] += 1
         if answer.status in (0, 503):
             self._avoided_until[node] = answer.ended_s + AVOIDED_S
-        self._in_time.ended(node, answer.sent_s, answer.ended_s)
+        if not waited:
+            self._in_time.ended(node, answer.sent_s, answer.ended_s)
+
+    @property
+    def slowest_s(self) -> float:
+        """Of the answers of nodes that were left alone."""
+        return self._in_time.slowest_s
 
 
 class Asker:
@@ -78,13 +93,15 @@ class Asker:
         self._nodes, self._rng, self._pinned = nodes, rng, pinned
         self._wires: dict[int, Wire] = {}
 
-    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None, wait_ms: int = 0) -> Answer:
+        """`wait_ms`: how long it may stand in a queue. A node that lost the others keeps it there for longer, and it is
+        the client who goes."""
         node = self._nodes.choose(self._rng) if self._pinned is None else self._pinned
         path += f"{'&' if '?' in path else '?'}timeout_ms={TIMEOUT_MS}"
         sent_s, wire = time.monotonic(), None
         outcome: Outcome = "retry"
         try:
-            async with asyncio.timeout(TIMEOUT_MS / 1000 + GRACE_S):
+            async with asyncio.timeout((wait_ms + TIMEOUT_MS) / 1000 + (0 if wait_ms else PATIENCE_S)):
                 wire = await self._wire(node)
                 outcome = "unknown"  # from here on it may have arrived
                 answer = _read(await wire.ask(request(method, path, body)), sent_s)
@@ -93,7 +110,7 @@ class Asker:
             if wire is not None:
                 wire.close()
                 self._wires.pop(node, None)
-        self._nodes.ended(node, answer)
+        self._nodes.ended(node, answer, waited=wait_ms > 0)
         return answer
 
     async def _wire(self, node: int) -> Wire:

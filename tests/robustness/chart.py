@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ FAULT, LINE = "#c0463c", "#3d5a80"
 LEFT, WIDTH, RIGHT, LANE, GAP, ROW = 190, 1_000, 30, 110, 34, 22
 LEADER_HIGH, FAULT_HIGH = 18, 14
 TICKS = 10
+HEAD_HIGH = 140
+"""Of a page, above the picture and below it."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _STYLE = (
     "body{font:14px sans-serif;margin:1.5em;color:#222;background:#fff}h1{font-size:20px}"
@@ -55,7 +58,9 @@ def photograph(page: Path) -> Path | None:
     if browser is None:
         return None
     picture = page.with_suffix(".png")
-    asked = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,860"]
+    drawn = re.search(r"<svg[^>]*height='(\d+)'", page.read_text())
+    high = HEAD_HIGH + (int(drawn[1]) if drawn else 0)
+    asked = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size=1280,{high}"]
     command = [browser, *asked, f"--screenshot={picture.absolute()}", page.absolute().as_uri()]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     return picture if done.returncode == 0 and picture.exists() else None
@@ -113,7 +118,7 @@ def _leaders(record: Record, nodes: Sequence[str], top: int, scale: float) -> It
     """Looked at about twice a second; what was seen holds until the next look."""
     yield _label("leader", top + 13)
     looks = sorted(record.leaders.items())
-    ends = [second for second, _ in looks[1:]] + [looks[-1][0] + 1 if looks else 0]
+    ends = [second for second, _ in looks[1:]] + [second + 1 for second, _ in looks[-1:]]
     for (second, leader), end in zip(looks, ends, strict=True):
         if leader not in nodes:
             continue

@@ -22,6 +22,8 @@ MODELS: dict[str, Callable[[], Model]] = {"locks": Locks, "leases": Leases}
 WAITING_MOST = 4
 """Slices that wait to be judged; then the run waits, so that memory stays bounded."""
 NICENESS = 5
+NOBODYS = ("end", "over")
+"""What was asked by nobody, or follows from another answer: no operation of a client."""
 
 Row = tuple[str, str, str, tuple[Any, ...], float, float | None, Any]
 """An operation as it travels between processes; None: it never returned."""
@@ -64,8 +66,9 @@ def judge(histories: dict[str, list[Row]]) -> Verdict:
         except Violation as found:
             violation = f"{kind}: {found}"
             break
-        opened = sum(operation.returned == FOREVER for operation in operations)
-        decided, still_open = decided + len(operations) - opened, still_open + opened
+        told = [operation for operation in operations if operation.verb not in NOBODYS]
+        opened = sum(operation.returned == FOREVER for operation in told)
+        decided, still_open = decided + len(told) - opened, still_open + opened
     return Verdict(decided, still_open, time.process_time() - began, longest, violation)
 
 
@@ -91,7 +94,7 @@ class Checking:
     async def hand_over(self, done: Slice) -> None:
         """When nobody uses it any more; returns once few enough wait. Raises what was found in earlier ones."""
         await done.idle.wait()
-        histories = {kind: [row(each) for each in history] for kind, history in done.histories.items()}
+        histories = {kind: [row(each) for each in history] for kind, history in done.complete().items()}
         done.histories.clear()
         self._waiting.append(asyncio.wrap_future(self._pool.submit(judge, histories)))
         while len(self._waiting) > WAITING_MOST or (self._waiting and self._waiting[0].done()):

@@ -4,7 +4,8 @@ A change is asked for under one request id, on one node after the other, until s
 every operation of the history has an end. Some are hasty: they take the first answer that is not definite. Told that
 nothing happened, they leave nothing behind in the history: if it did happen all the same, no order explains it.
 
-Lock and lease times are so long that none runs out while its slice lasts: what is held is given back, or kept.
+Most times of locks and leases are so long that none runs out while its slice lasts: what is held is given back or kept.
+The short ones of `fleetingclients` and `sessionclients` do run out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cluster.options import Timing
 from tests.checkers.own_revisions import OwnRevisions
 from tests.checkers.violation import Violation
 from tests.robustness.asking import Answer, Asker, Nodes
@@ -21,6 +23,8 @@ from tests.robustness.pausing import pause
 from tests.robustness.slices import Slice
 
 LEASE_MS = 600_000
+"""Of what must not run out: no slice lasts so long."""
+RATE = 1 + Timing().drift
 INSIST_S = 20.0
 HASTY = 0.1
 BOUNDED_MS = (20, 200, 1_000)
@@ -53,13 +57,15 @@ class Client:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def change(self, path: str, body: dict[str, Any], operations: int = 1) -> Answer:
+    async def change(
+        self, path: str, body: dict[str, Any] | None, operations: int = 1, *, wait_ms: int = 0, method: str = "POST"
+    ) -> Answer:
         """Definite, or told that nothing happened, or unknown; sent when it was first sent."""
         self._asked += 1
-        named = {**body, "request_id": f"{self.name}-{self._asked}"}
+        named = {**(body or {}), "request_id": f"{self.name}-{self._asked}"}
         began_s, hasty, doubt = time.monotonic(), self.rng.random() < HASTY, False
         while True:
-            answer = await self._asker.ask("POST", path, named)
+            answer = await self._asker.ask(method, path, named, wait_ms)
             if answer.definite:
                 self._told(answer, True, operations)
                 self._revisions.told(self.name, path, answer.revision)
@@ -81,7 +87,9 @@ class Client:
         answer = (await self._asker.ask("GET" if body is None else "POST", path, body))._replace(bounded=bool(bound_ms))
         if answer.staleness_ms > (bound_ms or 0):
             raise Violation("bounded_reads", f"{path} was answered from a copy that is {answer.staleness_ms} ms old")
-        if answer.definite and not answer.aged:
+        if not answer.definite:
+            await self._breathe()
+        elif not answer.aged:
             raise Violation("bounded_reads", f"{path} was answered with {answer.status}, but not how old that may be")
         return self._answered(path, answer, operations)
 
@@ -92,6 +100,11 @@ class Client:
         if not answer.bounded:
             self._revisions.told(self.name, what, answer.revision)
         return answer
+
+    @staticmethod
+    def until_s(sent_s: float, ttl_ms: int) -> float:
+        """Nothing that was asked for then, for so long, may be over before (I4)."""
+        return sent_s + ttl_ms / 1000 / RATE
 
     async def _breathe(self) -> None:
         """A node that is down answers at once: not as fast as one can ask."""

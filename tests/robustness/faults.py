@@ -7,10 +7,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 
 from cluster.host import EXIT_BROKEN
+from tests.checkers.violation import Violation
 from tests.robustness.pausing import pause
 from tests.robustness.processes import Processes
 from tests.robustness.proxy import Links
@@ -23,6 +24,9 @@ REST_S = 1.2
 AT_LEADER = 0.6
 CUT_S = 0.8, 2.5
 """Long enough for another leader, short enough to go on: an election takes up to a second."""
+TERMS_A_MINUTE = 1
+"""And no flapping link lasts a minute."""
+SLOW_BYTES_PER_S = (20_000, 200_000)
 ENOUGH = 5
 """Nodes, so that one may be out while another is in."""
 LITTLE_ROOM_BYTES = 8_000
@@ -56,10 +60,13 @@ class Faults:
             "restart": self._restart,
             "isolate": self._isolate,
             "one way": self._one_way,
-            "ring or bridge": self._bridge,
+            "ring": self._ring,
+            "bridge": self._bridge,
             "flapping link": self._flap,
             "slow and lossy links": self._weather,
             "corrupt frames": self._corrupt,
+            "truncated frames": self._truncate,
+            "throttled links": self._throttle,
             "full disk": self._full_disk,
             "flipped bit": self._flip,
         }
@@ -164,14 +171,32 @@ class Faults:
         await pause(self._rng.uniform(*CUT_S))
 
     async def _bridge(self, target: str) -> None:
-        """Of the others no two neighbours reach each other, but by the one in the middle."""
-        others = self._others(target)
-        for one, other in pairwise(others):
+        """Two halves that do not reach each other, and one node that reaches both."""
+        for one, other in bridged(self._others(target)):
             self._links.way(one, other).cut = self._links.way(other, one).cut = True
         await pause(self._rng.uniform(*CUT_S))
 
+    async def _ring(self, target: str) -> None:
+        """Every node hears a majority, itself included, and no two the same one."""
+        for sender, receiver in unheard_in_ring(self._processes.names):
+            self._links.way(sender, receiver).cut = True
+        await pause(self._rng.uniform(*CUT_S))
+
     async def _flap(self, target: str) -> None:
-        """One link comes and goes, faster than an election."""
+        """One link comes and goes, faster than an election. It may cost one leader, not one after the other."""
+        before = await self._newest_term()
+        await self._come_and_go(target)
+        await self._processes.whole()
+        grown = await self._newest_term() - before
+        self.noticed["terms by a flapping link"] += grown
+        if grown > TERMS_A_MINUTE:
+            raise Violation("progress", f"the term grew by {grown} while one link of {target} came and went")
+
+    async def _newest_term(self) -> int:
+        views = await self._processes.views()
+        return max((int(view["term"]) for view in views.values() if view is not None), default=0)
+
+    async def _come_and_go(self, target: str) -> None:
         other = self._rng.choice(self._others(target))
         for _ in range(self._rng.randint(2, 5)):
             self._links.way(target, other).cut = self._links.way(other, target).cut = True
@@ -190,6 +215,17 @@ class Faults:
     async def _corrupt(self, target: str) -> None:
         for other in self._others(target):
             self._proxied.way(target, other).corrupt = self._proxied.way(other, target).corrupt = 0.02
+        await pause(self._rng.uniform(*CUT_S))
+
+    async def _truncate(self, target: str) -> None:
+        for other in self._others(target):
+            self._proxied.way(target, other).truncate = self._proxied.way(other, target).truncate = 0.02
+        await pause(self._rng.uniform(*CUT_S))
+
+    async def _throttle(self, target: str) -> None:
+        for other in self._others(target):
+            for way in (self._proxied.way(target, other), self._proxied.way(other, target)):
+                way.bytes_per_s = self._rng.choice(SLOW_BYTES_PER_S)
         await pause(self._rng.uniform(*CUT_S))
 
     # --- F: files --------------------------------------------------------------------------------------------------
@@ -228,6 +264,23 @@ class Faults:
         unread = self._processes.files(target, SNAPSHOTS)[:-1]
         every = self._processes.files(target, "*")
         return [path for path in every if path.name != "lock" and path.suffix != ".tmp" and path not in unread]
+
+
+def bridged(others: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs between two halves of them."""
+    return list(product(others[: len(others) // 2], others[len(others) // 2 :]))
+
+
+def unheard_in_ring(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Who is not heard, and by whom: of three, each hears the one before it; of five, the one on either side."""
+    size = len(names)
+    heard = (1,) if size == 3 else (1, size - 1)
+    return [
+        (names[(place - back) % size], name)
+        for place, name in enumerate(names)
+        for back in range(1, size)
+        if back not in heard
+    ]
 
 
 def _written_bytes(log: bytes) -> int:

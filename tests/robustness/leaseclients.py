@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.checkers.violation import Violation
 from tests.robustness.clients import LEASE_MS, Client
 from tests.robustness.lockclients import list_locks
@@ -74,17 +76,24 @@ class Looker(Client):
         if self.rng.random() < 0.3:
             await list_locks(self, now)
             return
-        chosen = self.rng.choice(now.owners).some_numbers(self.rng, LOOKED_AT)
+        if self.rng.random() < 0.4:
+            chosen = self.rng.sample(now.short, min(len(now.short), LOOKED_AT))
+        else:
+            chosen = self.rng.choice(now.owners).some_numbers(self.rng, LOOKED_AT)
         if not chosen:
             await list_locks(self, now)
             return
-        body = {"lease_ids": [hex_id(number) for _, number in chosen]}
-        answer = await self.read("/api/v1/leases/lookup", body, len(chosen))
-        if answer is None or answer.status != 200:
-            return
-        for (key, number), lease in zip(chosen, answer.body["leases"], strict=True):
-            result = ("active",) if lease["state"] == "ACTIVE" else ("gone",)
-            now.told(KIND, (self.name, key, "read", (number,)), answer, result)
+        await look_up(self, now, chosen)
+
+
+async def look_up(client: Client, now: Slice, chosen: Sequence[tuple[str, int]]) -> None:
+    body = {"lease_ids": [hex_id(number) for _, number in chosen]}
+    answer = await client.read("/api/v1/leases/lookup", body, len(chosen))
+    if answer is None or answer.status != 200:
+        return
+    for (key, number), lease in zip(chosen, answer.body["leases"], strict=True):
+        result = ("active",) if lease["state"] == "ACTIVE" else ("gone",)
+        now.told(KIND, (client.name, key, "read", (number,)), answer, result)
 
 
 def hex_id(number: int) -> str:

@@ -10,6 +10,7 @@ from tests.robustness.clients import LEASE_MS, Client
 from tests.robustness.slices import Slice
 
 KIND = "locks"
+ACQUIRE = "/api/v1/locks/acquire"
 SEVERAL = 3
 LISTED_MOST = 1_000
 
@@ -31,8 +32,7 @@ class LockClient(Client):
         await self.release(now, key, owner, token)
 
     async def _acquire(self, now: Slice, key: str, owner: str) -> int | None:
-        body = {"lock_key": key, "client_id": owner, "lease_time_ms": LEASE_MS}
-        answer = await self.change("/api/v1/locks/acquire", body)
+        answer = await self.change(ACQUIRE, {"lock_key": key, "client_id": owner, "lease_time_ms": LEASE_MS})
         operation = (owner, key, "acquire", ())
         if answer.status == 200:
             token = int(answer.body["fencing_token"])
@@ -45,12 +45,16 @@ class LockClient(Client):
         return None
 
     async def _renew(self, now: Slice, key: str, owner: str, token: int) -> None:
-        body = {"lock_key": key, "client_id": owner, "fencing_token": token, "extend_time_ms": LEASE_MS}
+        await self.renew(now, key, owner, token, LEASE_MS)
+
+    async def renew(self, now: Slice, key: str, owner: str, token: int, ttl_ms: int) -> Answer:
+        body = {"lock_key": key, "client_id": owner, "fencing_token": token, "extend_time_ms": ttl_ms}
         answer = await self.change("/api/v1/locks/renew", body)
         if answer.definite:
             now.told(KIND, (owner, key, "renew", (token,)), answer, _held(answer))
+        return answer
 
-    async def release(self, now: Slice, key: str, owner: str, token: int) -> None:
+    async def release(self, now: Slice, key: str, owner: str, token: int) -> Answer:
         answer = await self.change(
             "/api/v1/locks/release", {"lock_key": key, "client_id": owner, "fencing_token": token}
         )
@@ -59,6 +63,7 @@ class LockClient(Client):
             now.told(KIND, operation, answer, _held(answer))
         elif answer.outcome == "unknown":
             now.left_open(KIND, operation, answer.sent_s)
+        return answer
 
     async def _check(self, now: Slice, key: str, owner: str, token: int) -> None:
         """As a storage asks before it writes."""
@@ -112,7 +117,7 @@ class SeveralLocks(LockClient):
 
 async def list_locks(client: Client, now: Slice) -> None:
     """All of the slice in one answer, which is one moment: who is not in it holds nothing."""
-    keys = list(now.locks)
+    keys = [*now.locks, *now.fleeting]
     prefix = quote(now.prefix, safe="")
     answer = await client.read(f"/api/v1/locks?prefix={prefix}&limit={LISTED_MOST}", operations=len(keys))
     if answer is not None and answer.status == 200:

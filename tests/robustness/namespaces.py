@@ -84,6 +84,7 @@ class Walls:
     def __init__(self, names: list[str]) -> None:
         self._names = names
         self._mark = f"hf{os.getpid()}"
+        self._outside = f"{self._mark}x"
         self.net = f"{NET}.{os.getpid() % 250}"
         self._ways: dict[tuple[str, str], Way] = {}
         self._walled: set[str] = set()
@@ -108,7 +109,7 @@ class Walls:
 
     def _open(self) -> None:
         _clear_up()
-        hub, outside = self.space("hub"), f"{self._mark}x"
+        hub, outside = self.space("hub"), self._outside
         run("ip", "netns", "add", hub)
         run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         run("ip", "-n", hub, "link", "set", "bridge", "up")
@@ -126,11 +127,11 @@ class Walls:
             run("ip", "-n", space, "link", "set", "eth0", "up")
 
     def close(self) -> None:
-        """All of it, also of what was made half. The pairs of interfaces go with the hub."""
-        for name in ("hub", *self._names):
-            subprocess.run(
-                ["ip", "netns", "del", self.space(name)], capture_output=True, timeout=COMMAND_S, check=False
-            )
+        """All of it, also of what was made half. Interfaces go with the hub, but after a while: the one outside, whose
+        name the next one wants, goes at once."""
+        ends = [("link", self._outside), *(("netns", self.space(name)) for name in ("hub", *self._names))]
+        for kind, name in ends:
+            subprocess.run(["ip", kind, "del", name], capture_output=True, timeout=COMMAND_S, check=False)
 
     # --- what `faults.Faults` asks of links -------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class SpacedLayout(Layout):
 class SpacedProcesses(Processes):
     """Nodes that reach each other over a network, with nobody in between."""
 
-    KINDS = ("kill -9", "stop and continue", "hand-over", "isolate", "one way", "ring or bridge", "flapping link")
+    KINDS = ("kill -9", "stop and continue", "hand-over", "isolate", "one way", "ring", "bridge", "flapping link")
 
     def __init__(self, directory: Path, size: int, seed: int) -> None:
         names = [f"n{number}" for number in range(1, size + 1)]

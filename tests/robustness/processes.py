@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 READY_S = 120
 ENDS_S = 30
+
+
+def leader_of(views: Mapping[str, Mapping[str, Any] | None]) -> str | None:
+    """As it says itself; of two that say so, the one of the later term."""
+    leading = [(view["term"], name) for name, view in views.items() if view is not None and view["leader"] == name]
+    return max(leading, default=(0, None))[1]
 
 
 class Processes:
@@ -195,15 +201,15 @@ class Processes:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
 
+    async def views(self) -> dict[str, dict[str, Any] | None]:
+        """The cluster as each node sees it."""
+        names = self.names
+        return dict(
+            zip(names, await asyncio.gather(*(self.ask(name, "/api/v1/cluster") for name in names)), strict=True)
+        )
+
     async def leader(self) -> str | None:
-        """As it says itself; of two that say so, the one of the later term."""
-        views = await asyncio.gather(*(self.ask(name, "/api/v1/cluster") for name in self.names))
-        leading = [
-            (view["term"], name)
-            for view, name in zip(views, self.names, strict=True)
-            if view is not None and view["leader"] == name
-        ]
-        return max(leading, default=(0, None))[1]
+        return leader_of(await self.views())
 
     async def whole(self) -> None:
         """Every node ready."""

@@ -1,7 +1,8 @@
 """Between the nodes: each is reached through a proxy that knows frames, and who dials, and so every directed link.
 
 What passes is not understood, only cut into hand-shake messages and frames (their lengths are in the open): a frame may
-be held back, dropped, doubled, moved behind the next one, or have a bit changed. Nobody can forge one: they are sealed.
+be held back, dropped, doubled, moved behind the next one, cut short, slowed down, or have a bit changed. Nobody can
+forge one: they are sealed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Way:
     duplicate: float = 0.0
     reorder: float = 0.0
     corrupt: float = 0.0
+    truncate: float = 0.0
+    """The part of the frames whose end is missing; what follows comes at once."""
+    bytes_per_s: float = 0.0
+    """Nought: as fast as it goes."""
 
 
 _CLEAR = Way()
@@ -212,6 +217,9 @@ class Carrier:
             happened["corrupted"] += 1
             place = rng.randrange(_BODY.size, len(frame))
             frame = frame[:place] + bytes([frame[place] ^ 1 << rng.randrange(8)]) + frame[place + 1 :]
+        if way.truncate and rng.random() < way.truncate:
+            happened["truncated"] += 1
+            frame = frame[: rng.randrange(1, len(frame))]
         copies = 1
         if rng.random() < way.duplicate:
             happened["doubled"] += 1
@@ -229,6 +237,10 @@ class Carrier:
         """In order, whatever the delay is by now."""
         at = max(self._free_at, self._loop.time() + self._way.delay_s)
         self._free_at = at
+        if self._way.bytes_per_s:
+            # It has arrived when its last byte has.
+            self._links.happened["throttled"] += 1
+            at = self._free_at = at + len(piece) / self._way.bytes_per_s
         if at <= self._loop.time():
             self.write(piece)
         else:

@@ -13,16 +13,22 @@ from tests.checkers.bounded import Bounded
 from tests.robustness.asking import Answer, Nodes
 from tests.robustness.checking import Checking, Totals
 from tests.robustness.clients import Client
+from tests.robustness.endings import Kept, Leaders, equal_digests, short_ones_end
 from tests.robustness.faults import Faults
+from tests.robustness.fleetingclients import FleetingLeases, FleetingLocks
 from tests.robustness.leaseclients import LeaseClient, Looker
 from tests.robustness.lockclients import LockClient, SeveralLocks
 from tests.robustness.pausing import pause
-from tests.robustness.processes import Processes
+from tests.robustness.processes import Processes, leader_of
 from tests.robustness.record import Happened, Outage, Record, quantile
+from tests.robustness.sessionclients import SessionClient
 from tests.robustness.slices import Slice
 
 SLICE_S = 5.0
-KINDS = ("lock", "lease", "looker", "lock", "lock", "lease", "looker", "several")
+KINDS = (
+    "lock", "lease", "looker", "several", "fleeting lock", "fleeting lease", "session", "fleeting lock",
+    "lock", "lease", "looker", "lock",
+)  # fmt: skip
 """Of clients, one after the other."""
 TELL_S = 10.0
 PEACE_S = 2.0
@@ -46,10 +52,25 @@ class Figures:
     most: dict[str, int] = field(default_factory=dict)
     outages: list[Outage] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
+    terms: int = 0
+    kept: int = 0
+    ended: int = 0
+    digest_revision: int = 0
+    slowest_s: float = 0.0
 
     @property
     def checked(self) -> int:
+        """Of the keys: a list of ten locks tells ten."""
         return self.totals.decided
+
+    @property
+    def changes(self) -> int:
+        """Requests, that were answered and are in a history that was checked."""
+        return self.counts["changes checked"]
+
+    @property
+    def reads(self) -> int:
+        return self.counts["reads checked"]
 
     @property
     def longest_outage_s(self) -> float:
@@ -58,9 +79,10 @@ class Figures:
     def told(self) -> str:
         kinds = Counter(fault.kind for fault in self.faults)
         return (
-            f"{self.nodes} nodes, {self.seconds:.0f} s: {self.checked:,} operations checked in {self.totals.slices} "
-            f"slices ({self.totals.open} open, {self.totals.microseconds_each:.0f} µs each), "
-            f"{self.counts['requests']:,} requests, {sum(kinds.values())} faults {dict(kinds)}, longest outage "
+            f"{self.nodes} nodes, {self.seconds:.0f} s: {self.changes + self.reads:,} requests checked "
+            f"({self.changes:,} changes, {self.reads:,} reads; {self.checked:,} operations of keys) in "
+            f"{self.totals.slices} slices ({self.totals.open} open, {self.totals.microseconds_each:.0f} µs each), "
+            f"{sum(kinds.values())} faults {dict(kinds)}, longest outage "
             f"{self.longest_outage_s:.1f} s, failover p50 {quantile(self.failovers_s, 0.5):.2f} s "
             f"p99 {quantile(self.failovers_s, 0.99):.2f} s of {len(self.failovers_s)}"
         )
@@ -84,16 +106,19 @@ class Robustness:
         self._over = False
         self.figures = Figures(nodes, seed, clients)
         self.record = Record()
+        self.leaders = Leaders()
 
     @property
     def names(self) -> list[str]:
         return self._processes.names
 
     def _new_slice(self, number: int, clients: int) -> Slice:
-        return Slice(number, locks=max(4, clients // 2), owners=max(1, clients // 8))
+        return Slice(
+            number, locks=max(4, clients // 2), owners=max(1, clients // len(KINDS)), fleeting=max(2, clients // 8)
+        )
 
     async def run(self, seconds: float, operations: int | None = None) -> Figures:
-        """For so long, or until so many operations are checked."""
+        """For so long, or until so many requests are checked."""
         checking = Checking()
         try:
             await self._processes.open()
@@ -111,20 +136,25 @@ class Robustness:
         until_s = time.monotonic() + seconds
 
         def is_over() -> bool:
-            return time.monotonic() > until_s or (operations is not None and checking.totals.decided >= operations)
+            done = self.figures.changes + self.figures.reads
+            return time.monotonic() > until_s or (operations is not None and done >= operations)
 
         nodes = Nodes([self._processes.address(name) for name in self.names], self._disturbed)
         clients = self._clients(nodes)
+        self._kept = kept = Kept(nodes, "kept", self._seed, self._told)
+        clients.append(kept)
         playing = asyncio.ensure_future(faults.play(is_over))
-        tasks = [playing, *map(asyncio.ensure_future, (self._watch(), *map(self._live, clients)))]
+        tasks = [playing, *map(asyncio.ensure_future, (self._watch(), *map(self._live, clients[:-1])))]
         try:
             await self._cut(checking, playing, tasks, faults)
             await self._processes.whole()
             await pause(PEACE_S)
             self._over = True
             await asyncio.gather(*tasks[2:])
+            last = self._slice
             await self._hand_over(checking)
             await checking.finish()
+            await self._look_at_nodes(kept, last)
         finally:
             for task in tasks:
                 task.cancel()
@@ -133,11 +163,24 @@ class Robustness:
                 client.close()
             self._conclude(checking, faults, nodes)
 
+    async def _look_at_nodes(self, kept: Kept, last: Slice) -> None:
+        """What must be so on all of them, now that the faults are over."""
+        figures = self.figures
+        await self._processes.whole()
+        await kept.check(self._processes)
+        figures.kept, figures.ended = len(kept.leases) + len(kept.tokens), await short_ones_end(self._processes, [last])
+        figures.digest_revision = await equal_digests(self._processes, self._processes.directory)
+        self._say(
+            f"{figures.kept} leases and locks of the whole run are on every node, {figures.ended} short ones are over, "
+            f"{len(self.leaders.of_term)} terms had one leader each, all digests are equal at {figures.digest_revision}"
+        )
+
     def _conclude(self, checking: Checking, faults: Faults, nodes: Nodes) -> None:
         figures = self.figures
         figures.totals, figures.counts = checking.totals, figures.counts + nodes.counts
         figures.faults, figures.noticed = faults.happened, faults.noticed
         figures.frames = self._processes.links.happened
+        figures.terms, figures.slowest_s = len(self.leaders.of_term), nodes.slowest_s
         figures.outages, figures.failovers_s = self.record.explained(faults.happened), self.record.failovers_s
 
     # --- slices -----------------------------------------------------------------------------------------------------
@@ -156,6 +199,7 @@ class Robustness:
             if handing is not None:
                 await handing
             handing = asyncio.ensure_future(self._hand_over(checking))
+            await self._kept.add(self._slice.number)
             if time.monotonic() - told_s > TELL_S:
                 told_s, totals = time.monotonic(), checking.totals
                 rate = totals.decided / (told_s - began_s)
@@ -176,6 +220,7 @@ class Robustness:
 
     def _clients(self, nodes: Nodes) -> list[Client]:
         made: list[Client] = []
+        lookers = 0
         for place in range(self.figures.clients):
             kind, common = KINDS[place % len(KINDS)], (nodes, f"c{place}", self._seed * 1_000 + place, self._told)
             match kind:
@@ -183,10 +228,17 @@ class Robustness:
                     made.append(LockClient(*common))
                 case "several":
                     made.append(SeveralLocks(*common))
+                case "fleeting lock":
+                    made.append(FleetingLocks(*common))
+                case "fleeting lease":
+                    made.append(FleetingLeases(*common))
+                case "session":
+                    made.append(SessionClient(*common))
                 case "lease":
                     made.append(LeaseClient(*common, acts_for=place // len(KINDS)))
                 case _:
-                    made.append(Looker(*common, pinned=len(made) // 2 % len(self.names)))
+                    made.append(Looker(*common, pinned=lookers % len(self.names)))
+                    lookers += 1
         return made
 
     async def _live(self, client: Client) -> None:
@@ -207,7 +259,9 @@ class Robustness:
 
     async def _watch(self) -> None:
         while True:
-            self.record.leaders[int(time.monotonic() - self.record.began_s)] = await self._processes.leader()
+            views = await self._processes.views()
+            self.leaders.told(views)
+            self.record.leaders[int(time.monotonic() - self.record.began_s)] = leader_of(views)
             for name in self.names:
                 if self._processes.exit_code(name) is None:
                     self._bounded.look(name, self._processes.pid(name))

@@ -3,6 +3,9 @@
 An operation whose outcome nobody was told stays open in its key's history for ever: it may take effect at any later
 moment. Each one that is open doubles, at worst, what the search has to look at, so a key with OPEN_MOST of them is
 retired: its history is judged as far as it goes, and the slice goes on with a fresh key in its place.
+
+Nobody is told when something ends by itself. So a history has an end of each short lock and lease that may come at any
+moment from the one on at which its holder could no longer count on it (I4), and need not come at all.
 """
 
 from __future__ import annotations
@@ -19,19 +22,33 @@ from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation
 from tests.robustness.asking import Answer
 
 OPEN_MOST = 2
+READS = ("read", "check")
+SHORT_LOOKED_AT = 48
 RESOURCES = 12
 """That each owner of leases has."""
 REMEMBERED = 3
 """Lease numbers of one key, the newest: those before the last are over and must stay so."""
 
 
+End = tuple[str, str, str, int | None]
+"""Kind, key, holder, and the number or token."""
+
+
 class Slice:
-    def __init__(self, number: int, locks: int, owners: int) -> None:
+    def __init__(self, number: int, locks: int, owners: int, fleeting: int = 0) -> None:
         self.number = number
         self._names = itertools.count()
         self._open: Counter[str] = Counter()
         self.prefix = f"{number}/"
-        self.locks = [self._fresh() for _ in range(locks)]
+        self.locks = [self.fresh() for _ in range(locks)]
+        self.fleeting = [self.fresh() for _ in range(fleeting)]
+        """Locks with short times, that some wait for."""
+        self.short: deque[tuple[str, int]] = deque(maxlen=SHORT_LOOKED_AT)
+        """Keys of short leases and their numbers, the newest."""
+        self._ends: dict[End, float] = {}
+        """Until when each cannot end."""
+        self._given_back: set[End] = set()
+        self._counted: Answer | None = None
         self.owners = [Owner(f"{number}.{place}", self) for place in range(owners)]
         self.histories: dict[str, list[Operation]] = {"locks": [], "leases": []}
         self.counts: Counter[str] = Counter()
@@ -39,7 +56,7 @@ class Slice:
         self.idle = asyncio.Event()
         self.idle.set()
 
-    def _fresh(self) -> str:
+    def fresh(self) -> str:
         return f"{self.prefix}{next(self._names)}"
 
     @contextmanager
@@ -63,6 +80,10 @@ class Slice:
             called_s -= answer.staleness_ms / 1000
             self.counts["bounded reads"] += 1
         self.histories[kind].append(Operation(*operation, called_s, answer.ended_s, result))
+        if answer is not self._counted:
+            # What one answer tells of several keys is written down in one go.
+            self._counted = answer
+            self.counts["reads checked" if operation[2] in READS else "changes checked"] += 1
         self.counts[f"{kind}: {operation[2]} {result[0]}"] += 1
 
     def left_open(self, kind: str, operation: tuple[str, str, str, tuple[Any, ...]], called_s: float) -> None:
@@ -74,9 +95,34 @@ class Slice:
             self.counts["keys retired"] += 1
             self._retire(key)
 
+    # --- what ends by itself ----------------------------------------------------------------------------------------
+
+    def may_end(self, kind: str, key: str, client: str, number: int | None, from_s: float) -> None:
+        """Not before then. `number`: or token; None if it was not told."""
+        end = (kind, key, client, number)
+        self._ends[end] = max(from_s, self._ends.get(end, 0.0))
+
+    def may_end_early(self, kind: str, key: str, client: str, number: int | None, from_s: float) -> None:
+        """From then on, though it was promised for longer: somebody may have ended it."""
+        end = (kind, key, client, number)
+        self._ends[end] = min(from_s, self._ends.get(end, FOREVER))
+
+    def given_back(self, kind: str, key: str, client: str, number: int) -> None:
+        """Then it did not end by itself."""
+        self._given_back.add((kind, key, client, number))
+
+    def complete(self) -> dict[str, list[Operation]]:
+        """The histories, with all ends that may have come."""
+        for end in self._ends.keys() - self._given_back:
+            kind, key, client, number = end
+            self.histories[kind].append(Operation(client, key, "end", (number,), self._ends[end], FOREVER, UNKNOWN))
+        self.counts["short locks and leases"] += len(self._ends)
+        return self.histories
+
     def _retire(self, key: str) -> None:
-        if key in self.locks:
-            self.locks[self.locks.index(key)] = self._fresh()
+        for keys in (self.locks, self.fleeting):
+            if key in keys:
+                keys[keys.index(key)] = self.fresh()
         for owner in self.owners:
             owner.retire(key)
 
@@ -87,7 +133,7 @@ class Owner:
     def __init__(self, name: str, of: Slice) -> None:
         self.name = name
         self._of = of
-        self.resources = [of._fresh() for _ in range(RESOURCES)]
+        self.resources = [of.fresh() for _ in range(RESOURCES)]
         self.numbers: dict[str, deque[int]] = {}
         """By key, those that were told."""
 
@@ -97,7 +143,7 @@ class Owner:
     def retire(self, key: str) -> None:
         for place, resource in enumerate(self.resources):
             if self.key(resource) == key:
-                self.resources[place] = self._of._fresh()
+                self.resources[place] = self._of.fresh()
 
     def leased(self, key: str, number: int) -> None:
         known = self.numbers.setdefault(key, deque(maxlen=REMEMBERED))

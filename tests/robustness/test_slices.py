@@ -37,6 +37,49 @@ def test_an_old_read_may_be_as_old_as_it_says_and_no_older(staleness_ms: int, fi
     assert slice_.counts["bounded reads"] == bool(staleness_ms)
 
 
+def promised() -> tuple[Slice, str]:
+    """A lock for a second, from 1.0 on."""
+    slice_ = Slice(0, locks=2, owners=1, fleeting=1)
+    (key,) = slice_.fleeting
+    slice_.told("locks", ("a", key, "acquire", ()), answered(1.0, 1.1), ("granted", 5))
+    slice_.may_end("locks", key, "a", 5, 2.0)
+    return slice_, key
+
+
+@pytest.mark.parametrize(("ended_s", "fits"), [(1.9, False), (2.1, True)])
+@pytest.mark.parametrize("verb", ["acquire", "read"])
+def test_nothing_is_over_before_the_time_that_was_promised(ended_s: float, fits: bool, verb: str) -> None:
+    slice_, key = promised()
+    result = ("granted", 6) if verb == "acquire" else ("free",)
+    slice_.told("locks", ("b", key, verb, ()), answered(1.5, ended_s), result)
+    slice_.complete()
+    assert (verdict(slice_).violation is None) == fits
+
+
+def test_what_was_given_back_did_not_end_by_itself() -> None:
+    slice_, key = promised()
+    slice_.given_back("locks", key, "a", 5)
+    slice_.told("locks", ("b", key, "acquire", ()), answered(3.0, 3.1), ("granted", 6))
+    slice_.complete()
+    assert "no order explains" in verdict(slice_).violation
+
+
+def test_an_end_that_nobody_asked_for_is_no_operation_of_a_client() -> None:
+    slice_, _ = promised()
+    slice_.complete()
+    found = verdict(slice_)
+    assert (found.decided, found.open) == (1, 0) and slice_.counts["changes checked"] == 1
+
+
+def test_one_answer_about_many_keys_is_one_request() -> None:
+    slice_ = Slice(0, locks=3, owners=1)
+    listed = answered(1.0, 1.1)
+    for key in slice_.locks:
+        slice_.told("locks", ("b", key, "read", ()), listed, ("free",))
+    slice_.told("locks", ("b", slice_.locks[0], "read", ()), answered(1.2, 1.3), ("free",))
+    assert slice_.counts["reads checked"] == 2 and verdict(slice_).decided == 4
+
+
 def test_a_verdict_counts_what_was_answered() -> None:
     slice_, key = held_and_released()
     slice_.left_open("locks", ("b", key, "acquire", ()), 3.0)

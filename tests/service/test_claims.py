@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -115,18 +116,44 @@ def test_a_try_that_comes_late_does_not_give_back_what_the_repeated_one_has() ->
     scenario(run)
 
 
+async def hung_up(host: LoneHost, service: Service) -> asyncio.Event:
+    """With a claim on its way that gets something; it goes on when that is set."""
+    garbage(host, "a")
+    host.gate = asyncio.Event()
+    task = asyncio.ensure_future(claim(service, "default", CLAIM, 0, None))
+    await turns()
+    task.cancel()
+    await turns()
+    return host.gate
+
+
+def test_what_may_not_be_given_back_at_once_is_given_back_all_the_same() -> None:
+    async def run(host: LoneHost, service: Service) -> None:
+        gate = await hung_up(host, service)
+        apply = host.apply
+
+        def apply_and_refuse_next(*commands: bytes) -> list[Any]:
+            host.outcomes += [Denied("overloaded", "m"), Unknown("deadline", "m")]
+            host.apply = apply  # type: ignore[method-assign]
+            return apply(*commands)
+
+        host.apply = apply_and_refuse_next  # type: ignore[method-assign]
+        gate.set()
+        await turns()
+        assert standing(host, "a")[0] == "claimed"
+        await until(lambda: standing(host, "a") == ("pending", 0), "the return")
+        assert host.outcomes == []
+
+    scenario(run)
+
+
 def test_a_node_that_stops_waits_until_it_is_given_back() -> None:
     async def run(host: LoneHost, service: Service) -> None:
-        garbage(host, "a")
-        host.gate = asyncio.Event()
-        task = asyncio.ensure_future(claim(service, "default", CLAIM, 0, None))
-        await turns()
-        task.cancel()
-        await turns()
+        gate = await hung_up(host, service)
         stopping = asyncio.ensure_future(service.drain(60))
         await turns()
         assert not stopping.done()
-        host.gate.set()
+        gate.set()
         await stopping
         assert standing(host, "a") == ("pending", 0)
 

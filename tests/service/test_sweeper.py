@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cluster.lanes import FRONT, Lane
-from cluster.ports import Outcome, Unknown
+from cluster.ports import Denied, Outcome, Unknown
 from coordinator.lanes import PULSE
 from coordinator.leading import TICK_S
 from coordinator.machine import commands as c
@@ -85,6 +85,20 @@ def test_a_mass_expiry_is_worked_off_in_bounded_steps() -> None:
     assert rounds > 1
     assert service.telemetry.expired["lease"] == 30_000
     assert sweeper._limit == PULSE
+
+
+def test_what_was_refused_to_a_backlog_is_tried_as_a_pulse() -> None:
+    """The lane of a backlog may be closed for a while, and nothing else need be writing."""
+    host = LoneHost()
+    service = service_of(host)
+    host.run(c.AcquireLeases(tuple(f"{n}" for n in range(2_000)), "a", 500))
+    host.now_ms += 700
+    sweeper = Sweeper(service)
+    asyncio.run(sweeper.sweep())
+    assert sweeper._limit > PULSE and sweeper.wanted()
+    host.outcomes.append(Denied("no_leader", "m"))
+    asyncio.run(sweeper.sweep())
+    assert sweeper._limit == PULSE and sweeper.wanted()
 
 
 def test_garbage_is_swept() -> None:

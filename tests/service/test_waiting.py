@@ -133,6 +133,22 @@ def test_a_cancelled_wait_leaves_the_queue() -> None:
     scenario(run)
 
 
+@pytest.mark.parametrize("refusal", [Denied("overloaded", "m"), Denied("no_leader", "m"), Unknown("deadline", "m")])
+def test_one_that_may_not_leave_at_once_leaves_all_the_same(refusal: Outcome) -> None:
+    """A crowd that hangs up is what fills a lane: the lock must not go to one of them."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, None))
+        await turns()
+        host.outcomes += [refusal] * 3
+        task.cancel()
+        await until(lambda: waiting(host) == [], "the waiter to leave")
+        assert host.outcomes == []
+
+    scenario(run)
+
+
 def test_cancelled_before_its_place_in_the_log_is_known() -> None:
     async def run(host: LoneHost, service: Service) -> None:
         host.run(HOLD)

@@ -1,7 +1,9 @@
 """`python -m tests.sim`: replay one seed, or run many.
 
-python -m tests.sim --seed 42                      one run of each workload: figures and trace hash; if it fails, or
-                                                   with -v, its timeline
+python -m tests.sim --seed 42                      one run of each workload: figures, trace hash and a timeline of what
+                                                   went wrong and who led; with -v the whole of it, and the plan
+python -m tests.sim --seed 549 --shared            in the plan that all workloads share: seeds found before each had its
+                                                   own
 python -m tests.sim --seed 42 --workload graph     of one
 python -m tests.sim --seeds 0:1000                 many; a failing seed is made small and shown
 python -m tests.sim --long --minutes 60            10,000 of all workloads in turn, or as many as an hour allows; the
@@ -26,7 +28,7 @@ from pathlib import Path
 from tests.sim.batch import Job, run_jobs
 from tests.sim.failpoints import PORTS, RECLAIM, fire_all
 from tests.sim.flips import flip
-from tests.sim.frame import Result, planned, run_plan
+from tests.sim.frame import EXCERPT, Result, Run, in_brief, planned, run_plan
 from tests.sim.graphrun import GraphRun
 from tests.sim.ledger import REPOSITORY, Ledger, commit, sources_hash
 from tests.sim.plan import Plan
@@ -59,7 +61,7 @@ def main() -> int:
 
 def _ledger(names: Sequence[str], arguments: argparse.Namespace) -> Ledger:
     """One for these sources, unless somebody wants other runs than the seeds say."""
-    if arguments.nodes or arguments.seconds:
+    if arguments.nodes or arguments.seconds or arguments.shared:
         return Ledger(names)
     sources = sources_hash()
     return Ledger(names, arguments.state / f"{arguments.workload}-{sources}.json", sources, commit())
@@ -79,6 +81,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--workload", choices=["all", *WORKLOADS], default="all")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), help="instead of what the seed says")
+    parser.add_argument("--shared", action="store_true", help="the plan that all workloads share: older findings")
     parser.add_argument("--seconds", type=float, help="simulated time under faults, instead of what the seed says")
     parser.add_argument("--minutes", type=float, help="begin no further seed after so much real time")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="default: %(default)s processes")
@@ -132,11 +135,13 @@ def _write(arguments: argparse.Namespace, figures: object) -> None:
 
 def _replay(name: str, arguments: argparse.Namespace) -> int:
     kind = WORKLOADS[name]
-    plan = planned(kind, arguments.seed, arguments.nodes, arguments.seconds)
+    plan = _plan(kind, arguments.seed, arguments)
     print(f"--- {name}")
     if arguments.verbose:
         _show_plan(plan)
-    result = run_plan(kind, plan, keep_timeline=arguments.verbose)
+    result = run_plan(kind, plan, keep_timeline=True)
+    if not arguments.verbose:
+        result.timeline = in_brief(result.timeline) if result.failure is None else result.timeline[-EXCERPT:]
     if result.failure is None:
         print("\n".join(result.timeline), end="\n" if result.timeline else "")
         _show_counts(result.counts)
@@ -182,7 +187,7 @@ class Many:
         for name, seed in self._ledger.left(self._seeds):
             if minutes is not None and time.monotonic() - self._began > 60 * minutes:
                 return
-            yield Job(name, seed, self._arguments.nodes, self._arguments.seconds)
+            yield Job(name, seed, self._arguments.nodes, self._arguments.seconds, self._arguments.shared)
 
     def _show_progress(self) -> None:
         ledger = self._ledger
@@ -207,7 +212,11 @@ class Many:
             first = self._failed[0]
             _show_failure(first)
             kind = WORKLOADS[first.workload]
-            _show_smallest(planned(kind, first.seed, self._arguments.nodes, self._arguments.seconds), first)
+            _show_smallest(_plan(kind, first.seed, self._arguments), first)
+
+
+def _plan(kind: type[Run], seed: int, arguments: argparse.Namespace) -> Plan:
+    return planned(kind, seed, arguments.nodes, arguments.seconds, shared=arguments.shared)
 
 
 def _show_plan(plan: Plan) -> None:
@@ -225,7 +234,7 @@ def _show_counts(counts: Counter[str]) -> None:
 def _show_failure(result: Result) -> None:
     print("\n".join(result.timeline))
     print(result.failure)
-    print(f"replay it: make sim SEED={result.seed} WORKLOAD={result.workload}")
+    print(f"replay it: {result.replay}")
 
 
 def _show_smallest(plan: Plan, result: Result) -> None:

@@ -21,6 +21,7 @@ class Job(NamedTuple):
     seed: int
     nodes: int | None = None
     seconds: float | None = None
+    shared: bool = False
 
 
 def run_job(job: Job) -> Result:
@@ -55,15 +56,16 @@ def run_jobs(work: Iterable[Job], *, jobs: int) -> Iterator[Result]:
             raise
 
 
-def counts_of(workload: str, seeds: Sequence[int], jobs: int = 2) -> Counter[str]:
-    """Of these seeds, none of which may have failed."""
+def counts_of(workload: str, seeds: Sequence[int], jobs: int = 2, *, shared: Sequence[int] = ()) -> Counter[str]:
+    """Of these seeds, none of which may have failed. `shared`: those that were found in plans shared by all."""
     counts: Counter[str] = Counter()
     failures: list[str] = []
-    for result in run_jobs([Job(workload, seed) for seed in seeds], jobs=jobs):
+    work = [Job(workload, seed) for seed in seeds] + [Job(workload, seed, shared=True) for seed in shared]
+    for result in run_jobs(work, jobs=jobs):
         counts.update(result.counts)
         if result.failure is not None:
-            failures.append("\n".join([*result.timeline, result.failure]))
+            failures.append("\n".join([*result.timeline, result.failure, f"replay it: {result.replay}"]))
     if failures:
-        raise AssertionError(f"{len(failures)} seeds failed; replay with make sim SEED=…\n{failures[0]}")
-    print(f"{workload}: {len(seeds)} seeds, {counts['simulated ms'] / 3_600_000:.2f} h simulated: {dict(counts)}")
+        raise AssertionError(f"{len(failures)} seeds failed\n{failures[0]}")
+    print(f"{workload}: {len(work)} seeds, {counts['simulated ms'] / 3_600_000:.2f} h simulated: {dict(counts)}")
     return counts

@@ -33,13 +33,11 @@ class Reclaimer:
     def _act(self) -> None:
         rng, name = self._rng, self._rng.choice(NAMES)
         verb = rng.choice(("put",) * 6 + ("delete",) * 3 + ("claim",) * 5 + ("remove",))
-        command: c.Command = c.Sweep(50)
+        command: c.Command = c.ClaimReclaims("disk", self._name, 10, 500)
         if verb == "put" and self._load.running:
             command = c.PutResources(tuple(rng.sample(NAMES, 4)), "disk", "file", None, 0, pinned=True)
         elif verb == "delete" and self._load.running:
             command = c.DeleteResource(name, force=True)
-        elif verb == "claim":
-            command = c.ClaimReclaims("disk", self._name, 10, 500)
         elif verb == "remove" and self._load.running and rng.random() < 0.5:
             command = t.RemoveHolder(rng.choice(HOLDERS))
         self._load.send(rng, command, self._told)
@@ -144,7 +142,7 @@ class SimHolder:
         if not sites:
             self.begin()
             return
-        machine = self._rng.choice(sites).machine
+        machine = self._rng.choice(sites).machine.machine
         page = machine.copies.tombstones("default", self.watermark, None, self._rng.choice((1, 2, 100)), 0)
         for each in page.tombstones:
             if self.copies.get(each.resource_id) == each.incarnation:

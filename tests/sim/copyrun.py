@@ -14,6 +14,7 @@ from tests.checkers.no_resurrection import NoResurrection
 from tests.checkers.violation import Violation
 from tests.sim.copyload import CopyLoad
 from tests.sim.frame import PEACE_S, Run
+from tests.sim.offices import Served
 from tests.sim.plan import Plan
 from tests.sim.world import Site
 
@@ -24,7 +25,7 @@ class CopyRun(Run):
     COMPARE_EVERY = 7
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, Machine)
+        super().__init__(plan, lambda: Served(machine=Machine()))
         self.load = CopyLoad(self.world, clients=plan.clients, rate=2 * plan.rate)
         self.checker = NoResurrection()
 
@@ -35,18 +36,18 @@ class CopyRun(Run):
         self.load.stop()
 
     def applied(self, site: Site) -> None:
-        self.checker.look(site.machine.state, self.load.holders)
+        self.checker.look(site.machine.machine.state, self.load.holders)
 
     def finish(self) -> None:
         if not self.world.run_until(self._all_gone, 2 * PEACE_S):
             raise Violation("tombstones_go", f"tombstones are left after {2 * PEACE_S} s of peace")
         self.load.dying = False
-        for machine in self.equal_machines():
-            check(machine.state)
+        for served in self.equal_machines():
+            check(served.machine.state)
 
     def _all_gone(self) -> bool:
         """What dies is cleaned up, told to all, and forgotten."""
-        machines = self.machines()
+        machines = [served.machine for served in self.machines()]
         if any(machine.state.copies.tombstones or machine.reclaim_counts().open for machine in machines):
             return False
         return bool(machines) and all(holder.serving for holder in self.load.holders)

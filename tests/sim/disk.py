@@ -198,6 +198,15 @@ class SimDisk:
         inode = self._names.get(path)
         return b"" if inode is None else bytes(inode.current[offset : offset + 1])
 
+    def inode(self, path: str) -> object | None:
+        """What is under this name now: another one if it was replaced, None if it was deleted."""
+        return self._names.get(path)
+
+    def is_synced(self, path: str, offset: int) -> bool:
+        """Whether nothing was done to this byte since the file was synced."""
+        changes = self._names[path].unsynced
+        return not any(at <= offset and (data is None or offset < at + len(data)) for at, data in changes)
+
     def content(self, path: str) -> bytes:
         return bytes(self._names[path].current)
 

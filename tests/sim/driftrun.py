@@ -40,9 +40,11 @@ def _rate(chance: float) -> float:
 
 
 class WildClocks(Faults):
-    def _do_clock_rate(self, fault: Fault) -> None:
-        for site in self._sites(fault):
+    def _do_clock_rate(self, fault: Fault) -> bool:
+        sites = self._sites(fault)
+        for site in sites:
             site.clock.set_rate(_rate(fault.dice[1]))
+        return bool(sites)
 
     def calm(self) -> None:
         for site in self._world.sites.values():

@@ -1,4 +1,9 @@
-"""Faults happen: each kind of `plan.Fault` done to a running world, and undone when its time is over."""
+"""Faults happen: each kind of `plan.Fault` done to a running world, and undone when its time is over.
+
+One that finds nothing to do (nobody is up, or no link is between those it would part) does not count as having
+happened. In a workload's own plan the choices leave such cases out; plans that all workloads share are played as they
+always were, for the seeds that were found so.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ from dataclasses import fields
 from functools import partial
 
 from cluster.node import ClusterNode
+from tests.checkers.violation import Violation
+from tests.sim.decay import Decay
 from tests.sim.disk import SimCrash
 from tests.sim.members import Members
 from tests.sim.network import Weather
-from tests.sim.plan import Fault
+from tests.sim.plan import Fault, Plan
 from tests.sim.world import Site, World
 
 _PAIRS = set[tuple[str, str]]
@@ -21,21 +28,22 @@ _PAIRS = set[tuple[str, str]]
 class Faults:
     """Plays a list of faults. `calm` ends all of them."""
 
-    def __init__(self, world: World, members: Members, faults: Iterable[Fault]) -> None:
+    def __init__(self, world: World, members: Members, plan: Plan) -> None:
         self._world = world
         self._members = members
+        self._shared = plan.shared
         self.happened: Counter[str] = Counter()
         self._cuts: list[_PAIRS] = []
         self._weathers: list[Weather] = []
         self._lags: list[dict[tuple[str, str], float]] = []
         self._sick: set[str] = set()
         """Whose disk was made to fail: they may stop themselves."""
-        self._decayed: dict[str, tuple[tuple[str, int, int], bytes]] = {}
-        """Where a bit of a node's files is wrong, and the byte that it is in."""
+        self._decayed: dict[str, Decay] = {}
+        """Where a bit of a node's files is wrong."""
         self._calm = False
         world.down_watchers.append(self._on_down)
         self._down_for: dict[str, float] = {}
-        for fault in faults:
+        for fault in plan.faults:
             world.at(fault.at, lambda fault=fault: self._begin(fault))
 
     def is_sick(self, name: str) -> bool:
@@ -84,6 +92,14 @@ class Faults:
         number = int(fault.dice[0] * 100) if fault.target == "leader" else int(fault.target)
         return [up[number % len(up)]]
 
+    def _names(self) -> list[str]:
+        """Of all that are there, whether up or down; in shared plans also of those that were removed."""
+        return [name for name in sorted(self._world.sites) if self._shared or not self._members.is_gone(name)]
+
+    def _another(self, me: str, chance: float) -> str:
+        names = [name for name in self._names() if self._shared or name != me]
+        return names[int(chance * len(names))]
+
     def _leader(self) -> ClusterNode | None:
         return self._world.leader()
 
@@ -98,10 +114,12 @@ class Faults:
                 setattr(worst, field.name, max(getattr(worst, field.name), getattr(weather, field.name)))
         self._world.network.weather = worst
 
-    def _cut(self, pairs: _PAIRS, seconds: float) -> None:
+    def _cut(self, pairs: _PAIRS, seconds: float) -> bool:
+        """Whether anybody is at both ends of one of them."""
         self._cuts.append(pairs)
         self._refresh_network()
         self._world.at(seconds, lambda: self._mend(pairs))
+        return any(not self._members.is_gone(one) and not self._members.is_gone(other) for one, other in pairs)
 
     def _mend(self, pairs: _PAIRS) -> None:
         self._cuts = [held for held in self._cuts if held is not pairs]
@@ -126,22 +144,27 @@ class Faults:
         self._weathers = [held for held in self._weathers if held is not weather]
         self._refresh_network()
 
-    def _do_reset(self, fault: Fault) -> None:
-        for site in self._sites(fault):
-            for other in sorted(self._world.sites):
-                self._world.network.reset(site.member.id, other)
+    def _do_reset(self, fault: Fault) -> bool:
+        network, sites = self._world.network, [site.member.id for site in self._sites(fault)]
+        pairs = [(one, other) for one in sites for other in sorted(self._world.sites)]
+        linked = any(network.linked(*pair) for pair in pairs)
+        for pair in pairs:
+            network.reset(*pair)
+        return linked
 
-    def _do_one_way(self, fault: Fault) -> None:
-        names = sorted(self._world.sites)
-        for site in self._sites(fault)[:1]:
-            me, other = site.member.id, names[int(fault.dice[1] * len(names))]
-            chosen = names if fault.dice[2] < 0.5 else [other]
-            inward = fault.dice[3] < 0.5
-            self._cut({(name, me) if inward else (me, name) for name in chosen if name != me}, fault.seconds)
+    def _do_one_way(self, fault: Fault) -> bool:
+        sites, names = self._sites(fault)[:1], self._names()
+        if not sites or len(names) < 2:
+            return False
+        me = sites[0].member.id
+        chosen = names if fault.dice[2] < 0.5 else [self._another(me, fault.dice[1])]
+        inward = fault.dice[3] < 0.5
+        return self._cut({(name, me) if inward else (me, name) for name in chosen if name != me}, fault.seconds)
 
-    def _do_lag(self, fault: Fault) -> None:
+    def _do_lag(self, fault: Fault) -> bool:
         """Everything to, from, or both, of one node comes late; round trips exceed heartbeats and leases."""
-        for site in self._sites(fault)[:1]:
+        sites = self._sites(fault)[:1]
+        for site in sites:
             me, seconds = site.member.id, (0.05 + 1.2 * fault.dice[1] ** 2) * self._world.pace
             others = [name for name in sorted(self._world.sites) if name != me]
             outward = {(me, other): seconds for other in others} if fault.dice[2] < 0.6 else {}
@@ -149,46 +172,62 @@ class Faults:
             self._lags.append(outward | inward)
             self._refresh_network()
             self._world.at(fault.seconds, partial(self._end_lag, self._lags[-1]))
+        return bool(sites)
 
     def _end_lag(self, lag: dict[tuple[str, str], float]) -> None:
         self._lags = [held for held in self._lags if held is not lag]
         self._refresh_network()
 
-    def _do_isolate(self, fault: Fault) -> None:
-        for site in self._sites(fault)[:1]:
-            self._cut(_around(site.member.id, self._world.sites), fault.seconds)
+    def _do_isolate(self, fault: Fault) -> bool:
+        sites = self._sites(fault)[:1]
+        return bool(sites) and self._cut(_around(sites[0].member.id, self._world.sites), fault.seconds)
 
-    def _do_split(self, fault: Fault) -> None:
-        left, right = self._halves(fault)
-        self._cut(_between(left, right), fault.seconds)
+    def _do_split(self, fault: Fault) -> bool:
+        return self._cut(_between(*self._halves(self._names(), fault)), fault.seconds)
 
-    def _do_bridge(self, fault: Fault) -> None:
+    def _do_bridge(self, fault: Fault) -> bool:
         """Two halves that only one node can reach both of."""
-        left, right = self._halves(fault)
-        names = sorted(self._world.sites)
-        middle = {names[int(fault.dice[0] * len(names))]}
-        self._cut(_between(left - middle, right - middle), fault.seconds)
+        names = self._names()
+        middle = names[int(fault.dice[0] * len(names))]
+        left, right = self._halves([name for name in names if self._shared or name != middle], fault)
+        return self._cut(_between(left - {middle}, right - {middle}), fault.seconds)
 
-    def _do_ring(self, fault: Fault) -> None:
+    def _do_ring(self, fault: Fault) -> bool:
         """Each reaches its two neighbours only: everybody sees a majority, and no two the same one."""
-        names = sorted(self._world.sites)
+        names = self._names()
         turned = names[int(fault.dice[1] * len(names)) :] + names[: int(fault.dice[1] * len(names))]
         near = set(zip(turned, turned[1:] + turned[:1], strict=True))
         near |= {(other, one) for one, other in near}
-        self._cut({(one, other) for one in names for other in names if one != other} - near, fault.seconds)
+        return self._cut({(one, other) for one in names for other in names if one != other} - near, fault.seconds)
 
-    def _halves(self, fault: Fault) -> tuple[set[str], set[str]]:
-        names = sorted(self._world.sites)
-        number = int(fault.dice[1] * (2 ** len(names)))
+    def _halves(self, names: list[str], fault: Fault) -> tuple[set[str], set[str]]:
+        """In shared plans one of them may be empty."""
+        ways = 2 ** len(names)
+        number = int(fault.dice[1] * ways) if self._shared else 1 + int(fault.dice[1] * max(0, ways - 2))
         left = {name for position, name in enumerate(names) if number >> position & 1}
         return left, set(names) - left
 
-    def _do_flap(self, fault: Fault) -> None:
-        for site in self._sites(fault)[:1]:
-            period = (0.1 + fault.dice[1]) * self._world.pace
-            pairs = _around(site.member.id, self._world.sites)
-            for turn in range(int(fault.seconds / period)):
-                self._world.at(turn * period, partial(self._blink, pairs, period / 2))
+    def _do_flap(self, fault: Fault) -> bool:
+        """All links of one node come and go."""
+        sites = self._sites(fault)[:1]
+        return bool(sites) and self._flap(_around(sites[0].member.id, self._world.sites), fault)
+
+    def _do_flap_link(self, fault: Fault) -> bool:
+        """One link comes and goes, both ways or one way only."""
+        sites = self._sites(fault)[:1]
+        if not sites or len(self._names()) < 2:
+            return False
+        me = sites[0].member.id
+        other = self._another(me, fault.dice[2])
+        ways = [(me, other), (other, me)]
+        return self._flap(set(ways[:1] if fault.dice[3] < 0.3 else ways), fault)
+
+    def _flap(self, pairs: _PAIRS, fault: Fault) -> bool:
+        period = (0.1 + fault.dice[1]) * self._world.pace
+        turns = max(0 if self._shared else 1, int(fault.seconds / period))
+        for turn in range(turns):
+            self._world.at(turn * period, partial(self._blink, pairs, period / 2))
+        return turns > 0 and bool(pairs)
 
     def _blink(self, pairs: _PAIRS, seconds: float) -> None:
         if not self._calm:
@@ -196,20 +235,25 @@ class Faults:
 
     # --- processes ---------------------------------------------------------------------------------------------
 
-    def _do_power_cut(self, fault: Fault) -> None:
-        for position, site in enumerate(self._sites(fault)):
+    def _do_power_cut(self, fault: Fault) -> bool:
+        sites = self._sites(fault)
+        for position, site in enumerate(sites):
             self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
             noticed_after = 3 * fault.dice[2] * self._world.pace if fault.dice[2] < 0.5 else None
             self._world.crash(site.member.id, noticed_after=noticed_after)
+        return bool(sites)
 
-    def _do_kill(self, fault: Fault) -> None:
-        for position, site in enumerate(self._sites(fault)):
+    def _do_kill(self, fault: Fault) -> bool:
+        sites = self._sites(fault)
+        for position, site in enumerate(sites):
             self._down_for[site.member.id] = fault.seconds * (1 + fault.dice[1] * position)
             self._world.crash(site.member.id, power=False)
+        return bool(sites)
 
-    def _do_disk_crash(self, fault: Fault) -> None:
+    def _do_disk_crash(self, fault: Fault) -> bool:
         """The power fails between two file operations, perhaps again while the node starts."""
-        for site in self._sites(fault):
+        sites = self._sites(fault)
+        for site in sites:
             left = [int(fault.dice[1] * 60) + 1]
             again = [fault.dice[2] < 0.5]
 
@@ -227,6 +271,7 @@ class Faults:
                 raise SimCrash("between two file operations")
 
             site.before_disk = count
+        return bool(sites)
 
     def _on_down(self, site: Site) -> None:
         name = site.member.id
@@ -244,15 +289,19 @@ class Faults:
             if site.member.id in self._decayed:
                 self._after_decay(site)
 
-    def _do_stop(self, fault: Fault) -> None:
-        for site in self._sites(fault):
+    def _do_stop(self, fault: Fault) -> bool:
+        sites = self._sites(fault)
+        for site in sites:
             name, life = site.member.id, site.life
             self._world.stop(name)
             self._world.at(fault.seconds, lambda n=name, s=site, b=life: s.life == b and self._world.resume(n))
+        return bool(sites)
 
-    def _do_clock_rate(self, fault: Fault) -> None:
-        for site in self._sites(fault):
+    def _do_clock_rate(self, fault: Fault) -> bool:
+        sites = self._sites(fault)
+        for site in sites:
             site.clock.set_rate(1 + self._world.timing.drift * (2 * fault.dice[1] - 1))
+        return bool(sites)
 
     # --- disks -------------------------------------------------------------------------------------------------
 
@@ -285,47 +334,50 @@ class Faults:
         site.disk._failures.clear()
         self._sick.discard(site.member.id)
 
-    def _do_slow_disk(self, fault: Fault) -> None:
+    def _do_slow_disk(self, fault: Fault) -> bool:
         """Some syncs take long, up to several election timeouts."""
         chance, most_s = fault.dice[1] ** 2, 5 * fault.dice[2] ** 2 * self._world.pace
-        rng = self._world.rng
-        for site in self._sites(fault):
+        rng, sites = self._world.rng, self._sites(fault)
+        for site in sites:
             site.slow_sync = lambda: rng.uniform(0, most_s) if rng.random() < chance else 0.0
             self._world.at(fault.seconds, lambda s=site: setattr(s, "slow_sync", None))
+        return bool(sites)
 
     def _do_bit_flip(self, fault: Fault) -> bool:
         """The node goes down, a bit of its files changes, and it is started again: it must notice."""
         sites = [site for site in self._well_minority(fault) if site.member.id not in self._decayed]
         for site in sites:
-            name, disk = site.member.id, site.disk
-            paths = [path for path in disk.paths() if disk.content(path) and not path.endswith("/lock")]
+            name = site.member.id
             self._down_for[name] = fault.seconds
             self._world.crash(name, power=False)
-            path = paths[int(fault.dice[1] * len(paths))]
-            place = (path, int(fault.dice[2] * len(disk.content(path))), int(fault.dice[3] * 8))
-            disk.flip(*place)
+            self._decayed[name] = Decay(site.disk, fault.dice[1:])
             site.damaged = True
-            self._decayed[name] = place, disk.byte(*place[:2])
         return bool(sites)
 
     def _after_decay(self, site: Site) -> None:
         """It refused to start, or went on without that bit. What it took the files for, the checkers will see."""
+        name = site.member.id
+        if site.node is not None and not self._decayed[name].says_nothing():
+            raise Violation("flips_noticed", f"{name} started, and did not notice {self._decayed[name]}")
         self.happened["flips that were noticed" if site.node is None else "flips that were not needed"] += 1
         self._repair(site)
 
     def _repair(self, site: Site) -> None:
-        """The bit as it was, unless the node has written there since."""
-        place, damaged = self._decayed.pop(site.member.id, (None, b""))
-        if place is not None and site.disk.byte(*place[:2]) == damaged:
-            site.disk.flip(*place)
+        decay = self._decayed.pop(site.member.id, None)
+        if decay is not None:
+            decay.undo()
         site.damaged = False
 
     # --- the program's own doings --------------------------------------------------------------------------------
 
-    def _do_snapshot(self, fault: Fault) -> None:
-        for site in self._sites(fault):
-            if site.node is not None and not site.stopped:
+    def _do_snapshot(self, fault: Fault) -> bool:
+        sites = [site for site in self._sites(fault) if not site.stopped]
+        for site in sites:
+            if site.node is not None:
                 site.run(lambda node=site.node: node.snapshot(5.0, lambda _outcome: None))
+        return bool(sites)
+
+    # What an operator wanted may be refused, or nobody leads whom it could be asked of: `Members.outcomes` says.
 
     def _do_transfer(self, fault: Fault) -> None:
         self._members.transfer()

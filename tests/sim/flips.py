@@ -1,8 +1,9 @@
 """Bits flip in the files of a minority, by the thousand: each is noticed when its node starts, or was not needed.
 
 Every run is a cluster of three or five under load in which one node after the other goes down, has one bit of its files
-changed, and is started again. One that notices refuses to start; then the bit is put right. All else is as ever: the
-checks of the registers run, and in the end nothing that was acknowledged may be missing, on any node.
+changed, and is started again. One that notices refuses to start; then the bit is put right. One that does not must
+have had nothing there (`decay`), or the run fails. All else is as ever: the checks of the registers run, and in the end
+nothing that was acknowledged may be missing, on any node.
 """
 
 from __future__ import annotations

@@ -33,7 +33,12 @@ PEACE_S = 12.0
 """Once nothing goes wrong any more, for this long at most nothing may work."""
 _LOOK_EVERY_S = 0.02
 _COMPARE_LOGS_EVERY_S = 0.3
-_EXCERPT = 60
+EXCERPT = 60
+"""Lines of the timeline before a failure."""
+BRIEF = frozenset(
+    ["fault", "heal", "crash", "kill", "died", "start", "stop", "resume", "members", "failpoint", "state"]
+)
+"""What a timeline in brief tells, beside who leads."""
 
 
 @dataclass
@@ -49,6 +54,12 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     timeline: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
+    shared: bool = False
+    """In the plan that all workloads share."""
+
+    @property
+    def replay(self) -> str:
+        return f"make sim SEED={self.seed} WORKLOAD={self.workload}{' SHARED=1' if self.shared else ''}"
 
 
 class Run:
@@ -71,7 +82,7 @@ class Run:
     ) -> None:
         self.plan = plan
         self.world = World(
-            plan.seed,
+            plan.stream,
             plan.nodes,
             timing=plan.timing,
             limits=plan.limits,
@@ -86,7 +97,7 @@ class Run:
         self.leases = OneValidLease()
         self.clock = ClockBounds(plan.timing)
         self.members = Members(self.world)
-        self.faults = self.FAULTS(self.world, self.members, plan.faults)
+        self.faults = self.FAULTS(self.world, self.members, plan)
         self.progress = Progress(self.world, self.members, PEACE_S * self.world.pace)
         self._leading: dict[str, ClusterNode] = {}
         """The nodes that lead at this moment."""
@@ -223,8 +234,12 @@ class Run:
         return counts
 
 
-def planned(kind: type[Run], seed: int, nodes: int | None = None, seconds: float | None = None) -> Plan:
-    return draw(seed, nodes, seconds or kind.SECONDS, kind.PACES, kind.MORE)
+def planned(
+    kind: type[Run], seed: int, nodes: int | None = None, seconds: float | None = None, *, shared: bool = False
+) -> Plan:
+    """The workload's own plan of this seed, or the one that all workloads share."""
+    workload = None if shared else kind.NAME
+    return draw(seed, nodes, seconds or kind.SECONDS, kind.PACES, kind.MORE, workload)
 
 
 def quiet() -> None:
@@ -237,7 +252,7 @@ def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **opti
     """Never raises for what the program under test does wrong: that is `Result.failure`."""
     quiet()
     run = kind(plan, **options)
-    result = Result(kind.NAME, plan.seed)
+    result = Result(kind.NAME, plan.seed, shared=plan.shared)
     try:
         run.run()
     except KeyboardInterrupt:
@@ -251,7 +266,7 @@ def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **opti
     result.counts = run.counts()
     if result.failure is not None or keep_timeline:
         lines = [_line(*event) for event in run.world.timeline]
-        result.timeline = lines if keep_timeline else lines[-_EXCERPT:]
+        result.timeline = lines if keep_timeline else lines[-EXCERPT:]
     if result.failure is not None:
         result.failure = f"{kind.NAME}, seed {plan.seed} at {run.world.now:.4f} s: {result.failure}"
     return result
@@ -260,3 +275,12 @@ def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **opti
 def _line(now: float, who: str, kind: str, fields: object) -> str:
     told = " ".join(f"{key}={value}" for key, value in fields.items()) if isinstance(fields, dict) else fields or ""
     return f"{now:10.4f}  {who:<3} {kind:<18} {told}"
+
+
+def in_brief(timeline: Sequence[str]) -> list[str]:
+    """Faults, nodes that go down and come back, changes of members, and each leader once, by itself."""
+    return [line for line in timeline if _kind(line) in BRIEF or (_kind(line) == "leader" and "self=True" in line)]
+
+
+def _kind(line: str) -> str:
+    return line.split(maxsplit=3)[2]

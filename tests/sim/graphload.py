@@ -1,27 +1,29 @@
-"""Simulated providers, clients and workers of the reference graph, and the leader's collector between them."""
+"""Simulated providers, clients and workers of the reference graph, who ask the service of any node."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cluster.ports import Committed, Outcome
-from coordinator.lanes import lane_of
+from coordinator.claims import claim
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
-from coordinator.machine.codec import encode_command
-from coordinator.machine.collection import Collection, CollectionCounts, packed
-from coordinator.machine.machine import Machine
+from coordinator.machine.collection import packed
+from coordinator.service import Service
 from tests.checkers.one_effect import OneEffect
+from tests.sim.offices import Offices
 from tests.sim.world import Site, World
 
 TIMEOUT_S = 2.0
 REFUSED_S = 0.2
 """Until a client without a node at the other end knows it."""
-TICK_S = 0.05
+WAITS_MS = (0, 0, 300, 1_500)
+"""How long a worker waits for clean-ups where there are none."""
 NAMES = tuple(f"r{number}" for number in range(14))
 VERBS = (
     ("put",) * 3 + ("edge",) * 4 + ("family",) * 6 + ("cut",) * 4 + ("lease",) * 3 + ("release",) * 4 + ("claim",) * 5
@@ -93,11 +95,13 @@ class GraphClient:
         self._plans: list[c.Command] = []
 
     def begin(self) -> None:
-        if self._load.running:
+        if self._load.running or self._load.draining:
             self._load.world.at(self._rng.expovariate(self._load.rate), self._act)
 
     def _act(self) -> None:
-        if not self._plans:
+        if self._load.draining:
+            self._plans = [c.ClaimReclaims("disk", self._name, 20, 1_000)]
+        elif not self._plans:
             verb = self._rng.choice(VERBS)
             family = verb == "family"
             self._plans = drawn_family(self._rng) if family else [drawn(self._rng, verb, self._name, self._load.known)]
@@ -110,7 +114,7 @@ class GraphClient:
             return
         for item in result.items:
             self._load.effects.handed_out(item.reclaim_id, item.token)
-        if self._rng.random() < 0.9:
+        if self._load.draining or self._rng.random() < 0.9:
             # Some are slow, and come when their claim has run out and another has the item.
             self._load.world.at(self._rng.choice((0.0, 0.0, 0.0, 0.6)), lambda: self._acknowledge(result.items))
         else:
@@ -128,52 +132,20 @@ class GraphClient:
         self.begin()
 
 
-class SimCollector:
-    """What the product's collector does on a leader, driven by simulated time, for all sites."""
+async def _put(command: c.Command, service: Service) -> Outcome:
+    return await service.propose("default", command, None, TIMEOUT_S)
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._rng = random.Random(world.rng.getrandbits(64))
-        self.counts = CollectionCounts()
-        self._collections: dict[str, tuple[Machine, Collection]] = {}
-        self._asked: dict[str, int] = {}
-        """The life of a site that waits for an answer."""
-        world.at(TICK_S, self._tick)
 
-    def _tick(self) -> None:
-        self._world.at(TICK_S * self._rng.uniform(0.5, 1.5), self._tick)
-        for name, site in sorted(self._world.sites.items()):
-            if site.node is not None and not site.stopped and self._asked.get(name) != site.life:
-                self._turn(name, site)
-
-    def _turn(self, name: str, site: Site) -> None:
-        node = site.node
-        machine, collection = self._collections.get(name, (None, None))
-        if machine is not site.machine or collection is None:
-            collection = Collection(site.machine, self.counts)
-            self._collections[name] = site.machine, collection
-        if node is None or not node.leadership.ready:
-            collection.abandon()
-            return
-        command = collection.step(self._rng.choice((1, 4, 1000)))
-        if command is None and self._rng.random() < 0.5 and not collection.under_way:
-            command = c.Sweep(100)
-        if command is None:
-            return
-        self._asked[name] = site.life
-
-        def told(outcome: Outcome) -> None:
-            self._asked.pop(name, None)
-            if not isinstance(command, c.Sweep):
-                collection.answered(command, outcome.result if isinstance(outcome, Committed) else None)
-
-        site.run(lambda: node.propose(encode_command(command), TIMEOUT_S, told, *lane_of("default", command)))
+async def _claim(command: c.ClaimReclaims, wait_ms: int, request_id: bytes, service: Service) -> Outcome:
+    return await claim(service, "default", command, wait_ms, request_id, TIMEOUT_S)
 
 
 class GraphLoad:
     def __init__(self, world: World, *, clients: int, rate: float) -> None:
         self.world, self.rate = world, rate
-        self.running = False
+        self.offices = Offices(world)
+        self.running = self.draining = False
+        """What comes, or only what is left to be cleaned up."""
         self.outcomes: Counter[str] = Counter()
         self.known = Known()
         self.effects = OneEffect()
@@ -187,6 +159,11 @@ class GraphLoad:
     def stop(self) -> None:
         self.running = False
 
+    def drain(self) -> None:
+        self.draining = True
+        for client in self._clients:
+            client.begin()
+
     def send(self, rng: random.Random, command: c.Command, told: Callable[[Any], None]) -> None:
         """To some node. `told` gets the result, or None when there is none, once.
 
@@ -194,24 +171,30 @@ class GraphLoad:
         known as soon as it is asked.
         """
         site = rng.choice(self._asked())
-        body, life, waiting = encode_command(command), site.life, [told]
+        question: Callable[[Service], Awaitable[Outcome]] = partial(_put, command)
+        wait_ms = 0
+        if isinstance(command, c.ClaimReclaims):
+            wait_ms, request_id = rng.choice(WAITS_MS), rng.randbytes(8)
+            question = partial(_claim, command, wait_ms, request_id)
+        self.offices.start(self._ask(site, command, question, 2 * TIMEOUT_S + wait_ms / 1000, told))
 
-        def end(result: Any) -> None:
-            if waiting:
-                waiting.pop()(result)
-
-        def answered(outcome: Outcome) -> None:
-            if site.life == life:
-                self._count(command, outcome)
-                end(outcome.result if isinstance(outcome, Committed) else None)
-
+    async def _ask(
+        self,
+        site: Site,
+        command: c.Command,
+        question: Callable[[Service], Awaitable[Outcome]],
+        patience_s: float,
+        told: Callable[[Any], None],
+    ) -> None:
         node = site.node
         if node is None or all(member.id != site.member.id for member in node.membership.members):
-            self.world.at(REFUSED_S, lambda: end(None))
+            await self.offices.pass_time(REFUSED_S)
+            told(None)
             return
-        self.world.at(2 * TIMEOUT_S, lambda: end(None))
-        if not site.stopped:
-            site.run(lambda: node.propose(body, TIMEOUT_S, answered, *lane_of("default", command)))
+        outcome = await self.offices.ask(site, question, patience_s)
+        if outcome is not None:
+            self._count(command, outcome)
+        told(outcome.result if isinstance(outcome, Committed) else None)
 
     def _asked(self) -> list[Site]:
         """Any of them while things go wrong; in peace clients know who is a member, by the leader's word."""

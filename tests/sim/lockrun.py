@@ -14,11 +14,11 @@ import msgpack
 from cluster.node import ClusterNode
 from cluster.proposer import PAYLOAD_KIND as BATCH_KIND
 from coordinator.machine.codec import Request, decode_command
-from coordinator.machine.events import Compacted, Event
+from coordinator.machine.events import Event
 from coordinator.machine.invariants import check
 from tests.checkers import linearizable
 from tests.checkers.exclusive_holds import ENDS, ExclusiveHolds
-from tests.checkers.expired_goes import AvailableTime, ExpiredGoes, time_allowed_s
+from tests.checkers.expired_goes import AvailableTime, ExpiredGoes, Links, time_allowed_s
 from tests.checkers.free_lock_granted import FreeLockGranted
 from tests.checkers.leasemodel import Leases
 from tests.checkers.linearizable import FOREVER, UNKNOWN, Operation
@@ -26,15 +26,12 @@ from tests.checkers.lockmodel import Locks
 from tests.checkers.newest import Newest
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
+from tests.sim.followed import Followed
 from tests.sim.frame import PEACE_S, Run
 from tests.sim.lockload import KEYS, LONGEST_MS, SESSION_MS, LockLoad
 from tests.sim.offices import Served
 from tests.sim.plan import Plan
 from tests.sim.world import Site
-
-LOSES_MUCH = 0.1
-"""Of all frames, on links that stay up: an entry then takes as many tries as chance will have it, and I5 promises its
-time to a stable quorum. (Where links lose nothing, as TCP's do, or a few, it holds.)"""
 
 
 class LockRun(Run):
@@ -51,7 +48,8 @@ class LockRun(Run):
         self.available = AvailableTime()
         self.standing = ExpiredGoes(drift)
         self.waiting = FreeLockGranted(self.holds, self.load.order)
-        self._followed = self._asked = 0
+        self._followed = Followed()
+        self._asked = 0
         self._ends: list[Operation] = []
         self._grants: dict[int, Operation] = {}
         """By token, at the moment when the first node applied it."""
@@ -67,9 +65,10 @@ class LockRun(Run):
 
     def _look(self, nodes: list[ClusterNode]) -> None:
         super()._look(nodes)
-        # A leader that stands still may have its lease, and can do nothing with it.
-        able = [n for n in nodes if not self.world.sites[n.options.node_id].stopped]
-        self.available.sample(self.world.now, able if self.world.network.weather.drop < LOSES_MUCH else [])
+        stopped = [name for name, site in self.world.sites.items() if site.stopped]
+        network, weather = self.world.network, self.world.network.weather
+        links = Links(weather.drop, gaps=weather.drop + weather.reorder > 0, cut=network.cut)
+        self.available.sample(self.world.now, nodes, stopped, links)
         self.standing.check_now(self.available.seconds)
 
     def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:
@@ -85,12 +84,9 @@ class LockRun(Run):
     def applied(self, site: Site) -> None:
         """Each entry is followed once, on the node that is the first to apply it."""
         machine = site.machine.machine
-        if machine.revision <= self._followed:
+        events = self._followed.news(machine)
+        if events is None:
             return
-        events = machine.events_since(self._followed)
-        if isinstance(events, Compacted):
-            raise Violation("log_matching", f"entries after {self._followed} were applied by nobody")
-        self._followed = machine.revision
         for event in events:
             self._follow(event, machine.now_ms)
         self.waiting.check(machine.now_ms)
@@ -161,5 +157,6 @@ class LockRun(Run):
         counts["revisions told"] = self.load.revisions.checks
         counts["waiters looked at"] = self.waiting.waiters
         counts["things that ended"] = self.standing.ended
+        counts.update(self.available.counts())
         counts["open operations"] = sum(operation.returned == FOREVER for operation in self.load.history)
         return counts

@@ -1,7 +1,7 @@
 """An asyncio event loop on simulated time: the product's coroutines run in the same world as its nodes.
 
 Of what asyncio asks of a loop it has callbacks, timers, futures and tasks. There are no sockets, files or threads in
-it: those are what the world simulates.
+it: those are what the world simulates. What is given to a thread is done at once.
 """
 
 from __future__ import annotations
@@ -111,6 +111,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if not self.dead and error is not None:
             self._errors.append(error)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """In no time."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 (whoever awaits it is told)
+            done.set_exception(error)
+        return done
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         """Every name is its own address."""

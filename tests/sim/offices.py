@@ -1,31 +1,43 @@
-"""The product's service on every simulated node, with the leader's sweep beside it, and a way to ask from outside."""
+"""The product's service on every simulated node, with the leader's loops beside it, and a way to ask from outside."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from cluster.host import Host
+from coordinator.auditor import Auditor
+from coordinator.collector import Collector
+from coordinator.leading import Sleep
+from coordinator.machine.machine import Machine
 from coordinator.service import Replica, Service
 from coordinator.sweeper import Sweeper
 from coordinator.telemetry import Telemetry
 from tests.checkers.newest import Newest
 from tests.checkers.refusals import WatchedRefusals
+from tests.checkers.violation import Violation
 from tests.sim.loop import SimLoop
 from tests.sim.world import SimScheduler, Site, World
 
 T = TypeVar("T")
 TRAVEL_S = (0.0002, 0.003)
 """One way between a client and a node."""
+SLICES = (1, 4, 1_000)
+"""Visits of the collector. The graphs here are small: a slice of a real one would see all of them at once."""
+BREATH_S = 0.12
+"""What the collector rests at most where it counts on the time that its slice took, which is none here."""
+AUDIT_S = (0.5, 4.0)
+"""Instead of ten minutes, which are not in a run."""
 
 
 class Served(Replica):
     """A replica whose entries take no time: how long they really took must not change the run."""
 
-    def __init__(self, newest: Newest | None = None) -> None:
-        super().__init__(WatchedRefusals(newest), Telemetry(), clock=lambda: 0.0)
+    def __init__(self, newest: Newest | None = None, machine: Machine | None = None) -> None:
+        super().__init__(machine or WatchedRefusals(newest), Telemetry(), clock=lambda: 0.0)
 
     @property
     def revision(self) -> int:
@@ -39,24 +51,62 @@ class Served(Replica):
         return self.machine.digest()
 
 
+class PacedCollector(Collector):
+    """The product's, in slices of any size, so that the graph changes between them."""
+
+    def __init__(self, service: Service, sleep: Sleep, rng: random.Random) -> None:
+        super().__init__(service, sleep)
+        self._rng = rng
+
+    async def turn(self) -> float:
+        self._visits = self._rng.choice(SLICES)
+        return await super().turn()
+
+
+class FrequentAuditor(Auditor):
+    """The product's, at moments of simulated time: its own turn asks the clock of the process."""
+
+    def __init__(self, service: Service, sleep: Sleep, rng: random.Random) -> None:
+        super().__init__(service, sleep)
+        self._rng = rng
+
+    async def turn(self) -> float:
+        missed = await self.audit()
+        if missed:
+            asyncio.get_running_loop().call_soon(_tell_of, len(missed))
+        return self._rng.uniform(*AUDIT_S)
+
+
+def _tell_of(missed: int) -> None:
+    """Outside of the auditor's turn, in which an error would only be logged."""
+    raise Violation("garbage_goes", f"the audit finds {missed} resources to which no suspect leads (I7)")
+
+
 class Office:
-    """One life of one node: its event loop, its service, its sweep."""
+    """One life of one node: its event loop, its service, and what it does while it leads."""
 
     new_loop: type[SimLoop] = SimLoop
 
     def __init__(self, world: World, site: Site) -> None:
+        self._world = world
         scheduler = SimScheduler(world, site)
+        rng = random.Random(f"{site.clock.now()} {site.member.id} {site.life}")
         self.loop = self.new_loop(scheduler.call_later, site.clock.now)
         site.machine.clock = site.clock.now
         with self.loop.running():
             # Its scheduler and its transport are the node's own business, in which it has no part here.
             self.host = Host(site.node, None, None)  # type: ignore[arg-type]
             self.service = Service(self.host, site.machine)
+            breathe = partial(_breathe, rng)
             Sweeper(self.service).start()
+            PacedCollector(self.service, breathe, rng).start()
+            FrequentAuditor(self.service, breathe, rng).start()
 
     def end(self) -> None:
         """Its node is gone."""
         self.loop.dead = True
+        # Perhaps it is one of its own tasks in which it ends.
+        self._world.at(0.0, self.bury)
 
     def bury(self) -> None:
         self.loop.bury()
@@ -147,3 +197,10 @@ def _told(task: asyncio.Task[None]) -> None:
     """What a client finds out is a finding of the run: raised here, the loop leads it to the world."""
     if not task.cancelled():
         task.result()
+
+
+async def _breathe(rng: random.Random, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    loop.call_later(seconds or rng.uniform(0.0, BREATH_S), over.set_result, None)
+    await over

@@ -1,6 +1,8 @@
 """What one seed means: the size, the clocks, the limits, and the list of faults with their times.
 
 All of it is drawn before the run begins and stands in plain values, so a failing run can be repeated with fewer faults.
+Each workload draws its own: the same seed of two workloads is two schedules. Once it was one schedule for all of them,
+and the seeds that were found then are kept as they were: those plans are `shared`.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class Fault:
 @dataclass(frozen=True)
 class Plan:
     seed: int
+    workload: str | None
+    """Whose own it is; None is one that all workloads share."""
     nodes: int
     seconds: float
     clients: int
@@ -46,11 +50,20 @@ class Plan:
     limits: Limits
     faults: tuple[Fault, ...]
 
+    @property
+    def shared(self) -> bool:
+        return self.workload is None
+
+    @property
+    def stream(self) -> int:
+        """The seed of all that chance decides in the run itself."""
+        return self.seed if self.shared else random.Random(f"world {self.workload} {self.seed}").getrandbits(64)
+
     def with_faults(self, faults: Sequence[Fault]) -> Plan:
         return replace(self, faults=tuple(faults))
 
 
-KINDS: Kinds = {
+SHARED_KINDS: Kinds = {
     "weather": (3.0, lambda rng: rng.uniform(0.5, 5.0)),
     "reset": (1.5, lambda rng: 0.0),
     "one_way": (1.5, lambda rng: rng.uniform(0.1, 4.0)),
@@ -75,9 +88,11 @@ KINDS: Kinds = {
     "slow_disk": (0.8, lambda rng: rng.uniform(0.5, 4.0)),
     "bit_flip": (0.5, lambda rng: rng.uniform(0.05, 1.0)),
 }
+"""Those of the cluster in plans that all workloads share."""
+KINDS: Kinds = {**SHARED_KINDS, "flap_link": (0.9, lambda rng: rng.uniform(1.0, 4.0))}
 """Those of the cluster."""
-
-
+RING_NODES = 4
+"""Of fewer, everybody is everybody's neighbour."""
 NO_MORE: Kinds = {}
 
 
@@ -87,20 +102,25 @@ def draw(
     seconds: float | None = None,
     paces: Sequence[float] = (1.0,),
     more: Kinds = NO_MORE,
+    workload: str | None = None,
 ) -> Plan:
     """`paces`: of these one is drawn. A cluster set to be slow costs as much to simulate for ten times the time.
 
-    `more`: kinds of faults beside those of the cluster.
+    `more`: kinds of faults beside those of the cluster. `workload`: whose plan it is; None is that of all of them.
     """
-    rng = random.Random(f"plan {seed}")
+    rng = random.Random(f"plan {seed}" if workload is None else f"plan {workload} {seed}")
     drawn_nodes = rng.choice((3, 3, 5))
     drawn_seconds = rng.uniform(14, 22)
     pace = rng.choice(paces)
     nodes, seconds = nodes or drawn_nodes, (seconds or drawn_seconds) * pace
     timing = _timing(pace)
     drift = timing.drift * rng.choice((0.0, 1.0, 1.0))
+    kinds = {**(SHARED_KINDS if workload is None else KINDS), **more}
+    if workload is not None and nodes < RING_NODES:
+        del kinds["ring"]
     return Plan(
         seed=seed,
+        workload=workload,
         nodes=nodes,
         seconds=seconds,
         clients=rng.choice((2, 4, 6)),
@@ -108,7 +128,7 @@ def draw(
         rates=tuple(1 + drift * rng.choice((-1, 1, rng.uniform(-1, 1))) for _ in range(nodes)),
         timing=timing,
         limits=_limits(rng),
-        faults=_faults(rng, {**KINDS, **more}, seconds, pace),
+        faults=_faults(rng, kinds, seconds, pace),
     )
 
 

@@ -166,7 +166,7 @@ class PortOffice(Office):
 
     def __init__(self, wires: Wires, rng: random.Random, world: World, site: Site) -> None:
         super().__init__(world, site)
-        self._wires, self._rng, self._world = wires, rng, world
+        self._wires, self._rng = wires, rng
         self._place = Place(site.member.id, "10.1.0.1", self.loop, lambda: site.clock.stalled)
         self.loop.bind = partial(wires.bind, self._place)  # type: ignore[attr-defined]
         with self.loop.running():
@@ -182,8 +182,6 @@ class PortOffice(Office):
     def end(self) -> None:
         super().end()
         self._wires.died(self._place, silently=self._rng.random() < 0.3)
-        # Perhaps it is one of its own tasks in which it ends.
-        self._world.at(0.0, self.bury)
 
     def bury(self) -> None:
         super().bury()

@@ -1,4 +1,5 @@
-"""Simulated programs that use the SDK: locks, sessions, leases, watches and queues, over HTTP, on bad wires."""
+"""Simulated programs that use the SDK: locks, sessions, leases, watches and queues, over HTTP, on bad wires. What else
+they do is in `sdkgraph`."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from tests.checkers.one_body import Body, OneBody
 from tests.checkers.violation import Violation
 from tests.sim.loop import pass_time
 from tests.sim.programs import Program
+from tests.sim.sdkgraph import GraphBook, GraphUser
 from tests.sim.wires import Wires
 from tests.sim.world import World
 
@@ -69,6 +71,7 @@ class User:
         self.seen = EveryEvent(load.events, self.name, PREFIXES[number % len(PREFIXES)])
         self._prefix = PREFIXES[number % len(PREFIXES)]
         self._place: dict[str, Any] = {"from_revision": 1}
+        self.graph = GraphUser(load.graph, self, number, self._rng)
         self.served = self.finished = False
         """It did everything once in peace; it has closed its client."""
 
@@ -95,13 +98,21 @@ class User:
         if self.program is not None:
             self._load.count("killed")
             self.program.die(silently=silently)
-            self._load.one_body.died(self._client_id)
+            self._load.one_body.died(self.client_id)
             self.program = None
             self._load.world.at(down_s, self.start)
 
     @property
-    def _client_id(self) -> str:
+    def client_id(self) -> str:
         return f"{self.name}.{self._life}"
+
+    @property
+    def running(self) -> bool:
+        return self._load.running
+
+    @property
+    def closing(self) -> bool:
+        return self._load.closing
 
     def _spawn(self, doing: Any) -> asyncio.Task[Any]:
         assert self.program is not None
@@ -123,26 +134,32 @@ class User:
     async def _live(self, program: Program) -> None:
         load = self._load
         timeout_s = LITTLE_S if load.running and self._number == 0 else TIMEOUT_S
-        client = Client(load.endpoints, client_id=self._client_id, timeout=timeout_s)
+        client = Client(load.endpoints, client_id=self.client_id, timeout=timeout_s)
         client.calls.new_connector = program.connector
         async with client:
             watching = self._spawn(self._watch(client))
-            worker = client.worker(QUEUE, self._handle, concurrency=2, worker_id=self._client_id, grace=1.0)
+            worker = client.worker(QUEUE, self._handle, concurrency=2, worker_id=self.client_id, grace=1.0)
             working = self._spawn(self._work(client, worker)) if self._number % 2 else None
+            beside = [watching, *map(self._spawn, self.graph.beside(client))]
             await self._do_deeds(client)
             self.served = True
             while not load.closing:
                 await pass_time(0.1)
             worker.drain()
-            watching.cancel()
-            await asyncio.wait([watching, *([] if working is None else [working])])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside if working is None else [*beside, working])
         self.finished = True
 
     async def _do_deeds(self, client: Client) -> None:
-        deeds = (self._use_lock, self._use_session, self._use_lease, self._enqueue)
+        graph = self.graph
+        deeds = (
+            self._use_lock, self._use_session, self._use_lease, self._enqueue,
+            graph.use_family, graph.cut_family, graph.keep_copy,
+        )  # fmt: skip
         while self._load.running:
             await pass_time(self._rng.expovariate(self._load.rate))
-            (deed,) = self._rng.choices(deeds, (10, 3, 2, 8))
+            (deed,) = self._rng.choices(deeds, (10, 3, 2, 8, 5, 2, 4))
             await self._done(deed, client)
         for deed in deeds:
             while not await self._done(deed, client):
@@ -200,7 +217,7 @@ class User:
                 lease.check()
 
     async def _body(self, client: Client, key: str, held: Hold, ttl_s: float) -> None:
-        with self._inside(key, client.client_id, held) as step:
+        with self.inside(key, client.client_id, held) as step:
             for _ in range(self._rng.choice((1, 2, 4))):
                 await pass_time(self._rng.uniform(0, 0.3))
                 if self._load.running and self._rng.random() < 0.1:
@@ -212,7 +229,7 @@ class User:
                 step()
 
     @contextlib.contextmanager
-    def _inside(self, key: str, client_id: str, held: Hold) -> Iterator[Callable[[], None]]:
+    def inside(self, key: str, client_id: str, held: Hold) -> Iterator[Callable[[], None]]:
         program, one_body = self.program, self._load.one_body
         assert program is not None
         body = Body(key, client_id, held.token, lambda: program.awake)
@@ -221,7 +238,7 @@ class User:
 
         def step() -> None:
             one_body.step(body, held.valid_for)
-            self._promised("task" if key.startswith("task") else "lock", held.token, held.valid_for)
+            self._promised(key.partition(" ")[0] if " " in key else "lock", held.token, held.valid_for)
 
         try:
             step()
@@ -262,14 +279,14 @@ class User:
 
     async def _handle(self, task: Task) -> None:
         self._load.handed_out(task.payload, task.task_id)
-        with self._inside(f"task {task.task_id}", self._client_id, task) as step:
+        with self.inside(f"task {task.task_id}", self.client_id, task) as step:
             await pass_time(self._rng.uniform(0, 0.3))
             if self._load.running and self._rng.random() < 0.05:
                 self.stop(self._rng.uniform(0.2, 3.0))
                 await asyncio.sleep(0)
             step()
             task.check()
-            await self._write(f"task {task.task_id}", task.token, self._client_id)
+            await self._write(f"task {task.task_id}", task.token, self.client_id)
             self._load.handled(task.payload)
 
     # --- watching -------------------------------------------------------------------------------------------------
@@ -310,6 +327,7 @@ class SdkLoad:
         self._payloads = 0
         self._taken_in: set[int] = set()
         self._handled: set[int] = set()
+        self.graph = GraphBook(world)
         self.users = [User(self, number) for number in range(clients)]
 
     def start(self) -> None:

@@ -1,8 +1,9 @@
 """The SDK and the HTTP layer of the nodes, on simulated wires: what a program of a user would see.
 
 Programs stop and die in the middle of anything. Of those that run, one at most is in the body of a lock or a task, and
-what was promised to them holds; every watch tells every event; what was put in once is there once. In peace all of
-them get on with their work, and leave nothing behind.
+what was promised to them holds; every watch tells every event; what was put in once is there once. What they keep
+stays, what they let go of is cleaned up (I6, I7, I8), and no copy outlives it (I14). In peace all of them get on with
+their work, and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -10,29 +11,43 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from coordinator.client.identity import client_of
-from coordinator.machine.events import Compacted, Event
+from coordinator.machine.events import Event
 from coordinator.machine.invariants import check
-from tests.checkers import linearizable
+from tests.checkers import garbage_goes, linearizable
 from tests.checkers.exclusive_holds import ENDS, ExclusiveHolds
 from tests.checkers.linearizable import Operation
 from tests.checkers.lockmodel import Locks
 from tests.checkers.newest import Newest
+from tests.checkers.no_resurrection import NoResurrection
+from tests.checkers.reachable import WatchedMachine
+from tests.checkers.refusals import WatchedRefusals
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 from tests.sim.clientfaults import KINDS, ClientFaults
+from tests.sim.followed import Followed
 from tests.sim.frame import PEACE_S, Run
 from tests.sim.offices import Offices, Served
 from tests.sim.plan import Plan
 from tests.sim.programs import PortOffice, borrowed
+from tests.sim.sdkgraph import SHARDS
 from tests.sim.sdkload import KEYS, SdkLoad
 from tests.sim.wires import Wires
 from tests.sim.world import Site
 
 CLOSING_S = 10.0
 """Closing takes a few round trips; what a dead connection costs is bounded by the time of one call."""
+
+
+class SdkMachine(WatchedRefusals, WatchedMachine):
+    """Watched for what it refuses, and for what it reclaims."""
+
+    def __init__(self, refused: Newest, stepped: Newest) -> None:
+        super().__init__(refused)
+        self.stepped = stepped
 
 
 class SdkRun(Run):
@@ -43,7 +58,8 @@ class SdkRun(Run):
     FAULTS = ClientFaults
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, partial(Served, Newest()))
+        entries = Newest(), Newest()
+        super().__init__(plan, lambda: Served(machine=SdkMachine(*entries)))
         world = self.world
         self.wires = Wires(world)
         ports = random.Random(world.rng.getrandbits(64))
@@ -53,7 +69,8 @@ class SdkRun(Run):
         )
         self.faults.expose(self.wires, self.load.users)  # type: ignore[attr-defined]
         self.tokens, self.holds = TokenOrder(), ExclusiveHolds()
-        self._followed = 0
+        self.copies = NoResurrection()
+        self._followed = Followed()
         self._grants: dict[int, Operation] = {}
         """By token, at the moment when the first node applied it."""
         self._ends: list[Operation] = []
@@ -88,18 +105,17 @@ class SdkRun(Run):
     def applied(self, site: Site) -> None:
         """Each entry is followed once, on the node that is the first to apply it."""
         machine = site.machine.machine
-        if machine.revision <= self._followed:
+        events = self._followed.news(machine)
+        if events is None:
             return
-        events = machine.events_since(self._followed)
-        if isinstance(events, Compacted):
-            raise Violation("log_matching", f"entries after {self._followed} were applied by nobody")
-        self._followed = machine.revision
         for event in events:
             self._follow(event)
+        self.copies.look(machine.state, [user.graph for user in self.load.users if user.graph.holds])
 
     def _follow(self, event: Event) -> None:
         self.tokens.event(event)
         self.load.events.event(event)
+        self.load.graph.follow(event)
         if event.key in KEYS:
             self._follow_lock(event)
         elif event.kind == "lease_expired":
@@ -133,19 +149,41 @@ class SdkRun(Run):
         load = self.load
         self._wait(lambda: all(user.served for user in load.users), 4 * PEACE_S, self._late)
         self._wait(lambda: not load.unhandled, 3 * PEACE_S, lambda: f"tasks that nobody did: {sorted(load.unhandled)}")
+        self._wait(self._all_clean, 3 * PEACE_S, self._dirty)
+        shards = load.graph.shards
+        self._wait(lambda: set(+shards) == set(SHARDS), PEACE_S, lambda: f"of the shards {+shards} are worked on")
         self._wait(lambda: all(user.seen.is_complete for user in load.users), 3 * PEACE_S, self._behind)
         load.closing = True
         self._wait(lambda: all(user.finished for user in load.users), CLOSING_S + load.longest_s, self._open)
         self._wait(self._nothing_left, CLOSING_S, self._left)
-        for served in self.equal_machines():
-            check(served.machine.state)
+        machines = [served.machine for served in self.equal_machines()]
+        garbage_goes.check(machines)
+        for machine in machines:
+            check(machine.state)
         self._decided += linearizable.check(self._of_locks(), Locks())
         gc.collect()  # a task that failed unseen tells so when it is collected
         self.world.run(0.1)
 
-    def _wait(self, condition, seconds: float, what) -> None:
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
         if not self.world.run_until(condition, seconds):
             raise Violation("progress", f"nothing goes wrong any more, and after {seconds:.0f} s: {what()}")
+
+    def _all_clean(self) -> bool:
+        """What nobody keeps is gone, and whoever had a copy of it knows."""
+        machines = [served.machine for served in self.machines()]
+        if not machines or self.load.graph.uncleaned:
+            return False
+        if any(machine.state.copies.tombstones or machine.reclaim_counts().open for machine in machines):
+            return False
+        return not any(machine.garbage() for machine in machines)
+
+    def _dirty(self) -> str:
+        machines = [served.machine for served in self.machines()]
+        self.load.graph.effects.check()
+        garbage_goes.check(machines)
+        stones = [len(machine.state.copies.tombstones) for machine in machines]
+        counts = [machine.reclaim_counts() for machine in machines]
+        return f"not cleaned up: {self.load.graph.uncleaned}, tombstones: {stones}, clean-ups: {counts[:1]}"
 
     def _late(self) -> str:
         return f"{[user.name for user in self.load.users if not user.served]} have not done everything once"
@@ -172,6 +210,8 @@ class SdkRun(Run):
         counts: Counter[str] = Counter(self.load.outcomes)
         counts["operations checked"] = self._decided
         counts["grants"] = self.tokens.grants
+        counts.update(self.load.graph.happened)
+        counts.update(buried=self.copies.buried, purged=self.copies.purged, looked=self.copies.copies_seen)
         counts["bodies"] = self.load.one_body.bodies
         counts["events told"] = sum(user.seen.told for user in self.load.users)
         counts["connections"] = self.wires.made

@@ -19,7 +19,12 @@ WORKLOADS: dict[str, type[Run]] = {kind.NAME: kind for kind in _KINDS}
 
 
 def run_seed(
-    workload: str, seed: int, nodes: int | None = None, seconds: float | None = None, **options: Any
+    workload: str,
+    seed: int,
+    nodes: int | None = None,
+    seconds: float | None = None,
+    shared: bool = False,
+    **options: Any,
 ) -> Result:
     kind = WORKLOADS[workload]
-    return run_plan(kind, planned(kind, seed, nodes, seconds), **options)
+    return run_plan(kind, planned(kind, seed, nodes, seconds, shared=shared), **options)

@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from coordinator.client import Client
+from tests.chaos.clients.copies import copier, undertaker
+from tests.chaos.clients.facts import bookkeeper, forsaker, knocker, line
 from tests.chaos.clients.graph import cleaner, owner
+from tests.chaos.clients.histories import historian
 from tests.chaos.clients.leases import keeper
 from tests.chaos.clients.locks import sleeper, writer
 from tests.chaos.clients.tasks import doer, feeder
@@ -23,8 +26,12 @@ from tests.chaos.records import Recorder
 from tests.chaos.store import Store
 
 KINDS: dict[str, Callable[[Work], Awaitable[None]]] = {
-    each.__name__: each for each in (writer, sleeper, keeper, owner, cleaner, feeder, doer, watcher)
-}
+    each.__name__: each
+    for each in (
+        writer, sleeper, keeper, owner, cleaner, feeder, doer, watcher, historian, bookkeeper, forsaker, line, knocker,
+        undertaker, copier,
+    )
+}  # fmt: skip
 
 
 class Warnings(logging.Handler):
@@ -41,13 +48,18 @@ class Warnings(logging.Handler):
 async def main(endpoints: str, directory: Path, name: str, kinds: list[str]) -> None:
     settle, stop, store = asyncio.Event(), asyncio.Event(), Store(directory / "store.db")
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        settle.set()
+        stop.set()
+
     loop.add_signal_handler(signal.SIGUSR1, settle.set)
-    loop.add_signal_handler(signal.SIGTERM, lambda: (settle.set(), stop.set()))
+    loop.add_signal_handler(signal.SIGTERM, end)
     logging.getLogger("holdfast.client").addHandler(Warnings(Recorder(directory, name)))
 
     async def one(kind: str, who: str) -> None:
         async with Client(endpoints, client_id=who) as client:
-            await KINDS[kind](Work(who, client, Recorder(directory, who), store, settle, stop))
+            await KINDS[kind](Work(who, client, Recorder(directory, who), store, settle, stop, directory))
 
     async with asyncio.TaskGroup() as group:
         for place, kind in enumerate(kinds):

@@ -1,4 +1,4 @@
-"""The events of locks and leases, as a watch tells them: each once and in the order of the log."""
+"""The events of locks, leases and tombstones, as a watch tells them: each once and in the order of the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.chaos.clients.work import Work
 
 KINDS = (
     "lock_granted", "lock_released", "lock_expired", "lock_broken",
-    "lease_acquired", "lease_released", "lease_expired",
+    "lease_acquired", "lease_released", "lease_expired", "wait_begun", "wait_expired", "wait_cancelled",
+    "tombstone_created", "tombstone_purged",
 )  # fmt: skip
 PATIENCE_S = 600.0
 
@@ -32,7 +33,8 @@ async def _watch(work: Work) -> None:
             async for event in work.client.watch(kinds=KINDS, from_revision=first, patience=PATIENCE_S):
                 work.recorder.note(
                     "event", kind=event.kind, revision=event.revision, key=event.key, owner=event.owner,
-                    lease_id=event.lease_id, token=event.fencing_token,
+                    lease_id=event.lease_id, token=event.fencing_token, waiter=event.waiter_id,
+                    incarnation=event.incarnation,
                 )  # fmt: skip
         except Compacted as gone:
             # A node that was brought up to date by a snapshot has no events from before it.

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from coordinator.client import Client, Denied, HoldfastError, Lease, OutcomeUnknown, TooMuch, Unavailable, clock
@@ -27,6 +28,7 @@ class Work:
     store: Store
     settle: asyncio.Event
     stop: asyncio.Event
+    directory: Path
     rng: random.Random = field(default_factory=random.Random)
 
     async def pause(self, seconds: float, until: asyncio.Event | None = None) -> None:

@@ -1,0 +1,90 @@
+"""Blocks inside blocks, lost together: a thread has room for one exception, and each must hear of its own loss."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.client.blocking import SyncBlock
+from coordinator.client.errors import LockLost
+from coordinator.client.heartbeat_thread import HeartbeatThread
+
+LOST_AFTER_S = 0.03
+PATIENCE_S = 30.0
+
+
+class Losing:
+    """Stands in for a lock: it is in doubt at `at`, as all are whose node is not reached any more."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+
+    @property
+    def valid_for(self) -> float:
+        return max(0.0, self._at + 5.0 - time.monotonic())
+
+    async def __aenter__(self) -> Losing:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(max(0.0, self._at - time.monotonic()), task.cancel)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is asyncio.CancelledError:
+            raise LockLost("not confirmed")
+
+
+@pytest.fixture
+def thread() -> Iterator[HeartbeatThread]:
+    made = HeartbeatThread(priority=False)
+    yield made
+    made.close()
+
+
+def block(thread: HeartbeatThread, at: float) -> SyncBlock[Losing, Losing]:
+    return SyncBlock(thread, Losing(at), lambda shown: shown, None, interrupt=True)
+
+
+def compute() -> None:
+    """Until it is interrupted."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.parametrize("inner_is_lost", [True, False])
+def test_the_outer_block_is_interrupted_though_the_inner_one_s_end_was_caught(
+    thread: HeartbeatThread, inner_is_lost: bool
+) -> None:
+    for _ in range(10):
+        at, steps = time.monotonic() + LOST_AFTER_S, list[str]()
+        with pytest.raises(LockLost), block(thread, at):
+            try:
+                with block(thread, at if inner_is_lost else at + PATIENCE_S):
+                    compute()
+            except LockLost:
+                steps.append("went on without the inner one")
+            compute()
+            steps.append("the outer one was not interrupted")
+        assert steps == ["went on without the inner one"]
+
+
+def test_nothing_comes_after_both(thread: HeartbeatThread) -> None:
+    for _ in range(10):
+        at = time.monotonic() + LOST_AFTER_S
+        with pytest.raises(LockLost), block(thread, at), block(thread, at):
+            compute()
+        until, rounds = time.monotonic() + 0.1, 0
+        while time.monotonic() < until:
+            rounds += 1
+        assert rounds > 0
+
+
+def test_one_that_is_lost_before_its_block_begins_is_left(thread: HeartbeatThread) -> None:
+    for _ in range(10):
+        with pytest.raises(LockLost), block(thread, time.monotonic()):
+            compute()
+    assert not thread.in_use
