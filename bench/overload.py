@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from bench.holdfast import ROOT, Holdfast, holdfast
 from bench.load import goal
 from bench.part import Result, Setting, main
-from bench.wire import Address, connect, request
+from bench.wire import Address, Wire, connect, request
 
 GREEDY_CONNECTIONS = 320
 """About 32 keep a node busy."""
@@ -36,9 +36,19 @@ def acquire(namespace: str, key: str) -> bytes:
     return request("POST", "/api/v1/locks/acquire", body, {"X-Holdfast-Namespace": namespace})
 
 
-async def healthy(address: Address, seconds: float) -> tuple[list[float], Counter[int]]:
-    """Milliseconds of each call, counted from when it was due, and how many had which status."""
+@asynccontextmanager
+async def connected(address: Address) -> AsyncIterator[list[Wire]]:
+    """The modest one's connections, which it keeps as clients do."""
     wires = [await connect(address) for _ in range(HEALTHY_CONNECTIONS)]
+    try:
+        yield wires
+    finally:
+        for wire in wires:
+            wire.close()
+
+
+async def healthy(wires: list[Wire], seconds: float) -> tuple[list[float], Counter[int]]:
+    """Milliseconds of each call, counted from when it was due, and how many had which status."""
     spent_ms, statuses = list[float](), Counter[int]()
     began, pace_s = time.perf_counter(), HEALTHY_CONNECTIONS / HEALTHY_PER_S
 
@@ -52,8 +62,6 @@ async def healthy(address: Address, seconds: float) -> tuple[list[float], Counte
             due += pace_s
 
     await asyncio.gather(*map(client, range(HEALTHY_CONNECTIONS)))
-    for wire in wires:
-        wire.close()
     return spent_ms, statuses
 
 
@@ -111,19 +119,12 @@ async def measured(setting: Setting) -> Result:
     result = Result()
     seconds = setting.seconds * 5
     with holdfast(setting.place("overload")) as cluster:
-        address = await _prepared(cluster)
+        address = await prepared(cluster)
         rounds = []
-        for number in range(setting.rounds):
-            before, _ = await healthy(address, seconds)
-            with asking_for_everything(address) as seen:
-                onset, first = await healthy(address, ONSET_S)
-                during, statuses = await healthy(address, seconds)
-            after, _ = await healthy(address, seconds)
-            parts = {"before": before, "onset": onset, "during": during, "beside": onset + during, "after": after}
-            shown = {name: percentiles(spent) for name, spent in parts.items()}
-            ratios = {f"{name}_ratio": round(shown[name]["p99"] / shown["before"]["p99"], 2) for name in RATIOS}
-            rounds.append({**shown, **ratios, "healthy_statuses": first + statuses, "greedy": seen})
-            setting.progress(f"round {number + 1}: {json.dumps(rounds[-1])}")
+        async with connected(address) as wires:
+            for number in range(setting.rounds):
+                rounds.append(await _round(address, wires, seconds))
+                setting.progress(f"round {number + 1}: {json.dumps(rounds[-1])}")
     result.figures["rounds"] = rounds
     for name, when in RATIOS.items():
         middle = sorted(each[f"{name}_ratio"] for each in rounds)[len(rounds) // 2]
@@ -132,7 +133,19 @@ async def measured(setting: Setting) -> Result:
     return result
 
 
-async def _prepared(cluster: Holdfast) -> Address:
+async def _round(address: Address, wires: list[Wire], seconds: float) -> dict[str, Any]:
+    before, _ = await healthy(wires, seconds)
+    with asking_for_everything(address) as seen:
+        onset, first = await healthy(wires, ONSET_S)
+        during, statuses = await healthy(wires, seconds)
+    after, _ = await healthy(wires, seconds)
+    parts = {"before": before, "onset": onset, "during": during, "beside": onset + during, "after": after}
+    shown = {name: percentiles(spent) for name, spent in parts.items()}
+    ratios = {f"{name}_ratio": round(shown[name]["p99"] / shown["before"]["p99"], 2) for name in RATIOS}
+    return {**shown, **ratios, "healthy_statuses": first + statuses, "greedy": seen}
+
+
+async def prepared(cluster: Holdfast) -> Address:
     address = cluster.address(cluster.leader())
     wire = await connect(address)
     for name in ("healthy", "greedy"):

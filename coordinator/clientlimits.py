@@ -36,6 +36,8 @@ LINGER_S = 2.0
 """How long the rest of a body that nobody wants is read, so that the refusal arrives."""
 LOOK_S = 0.5
 """How often the connections are looked at: by so much a bound in seconds may be exceeded."""
+TURN_LOOKS = 32
+"""So many are looked at in one turn of the event loop: a thousand that are closed together keep nobody waiting."""
 
 # --- one node -----------------------------------------------------------------------------------------------------
 

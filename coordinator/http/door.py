@@ -19,7 +19,7 @@ from aiohttp import web
 
 from cluster.listener import SHORTAGE, bind_all
 from coordinator.addresses import place_of
-from coordinator.clientlimits import BACKLOG, LOOK_S, SHORTAGE_PAUSE_S, ClientLimits
+from coordinator.clientlimits import BACKLOG, LOOK_S, SHORTAGE_PAUSE_S, TURN_LOOKS, ClientLimits
 from coordinator.events import log_event
 from coordinator.http.connection import Connection, plain_refusal
 from coordinator.http.descriptors import affordable
@@ -133,8 +133,11 @@ class Door:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._loop.time()
-            for connection in list(self._connections):
-                connection.look(now)
+            for place, connection in enumerate(list(self._connections), 1):
+                if connection in self._connections:
+                    connection.look(now)
+                if place % TURN_LOOKS == 0:
+                    await asyncio.sleep(0)
 
 
 class _Seat:

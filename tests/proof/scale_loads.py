@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tests.reference.register import command
 from tests.robustness.record import quantile
 from tests.waiting import until
 
-ROUNDS, ROUND_S = 3, 10.0
+ROUNDS, QUIET_S, BESIDE_S = 5, 8.0, 10.0
 SLOW, HALF_OPEN = 1_000, 128
 GOAL_RATIO, MEMORY_GOAL = 2.0, 2.0
 SPARE_DESCRIPTORS = 100
@@ -50,27 +52,43 @@ def _dial(held: contextlib.ExitStack, address: Address, said: bytes) -> socket.s
 
 async def overload(nodes: Holdfast, rounds: int = ROUNDS, slow: int = SLOW) -> dict[str, Any]:
     leader = nodes.leader()
-    address = await greed._prepared(nodes)
+    address = await greed.prepared(nodes)
     pid = nodes.processes[leader].pid
     peer = ("127.0.0.1", _peer_port(nodes, leader))
     descriptors, resident = _descriptors(pid), _resident_kib(pid)
     seen, most = list[dict[str, Any]](), {"descriptors": 0, "resident_kib": 0}
-    for _ in range(rounds):
-        quiet, _statuses = await greed.healthy(address, ROUND_S)
-        quiet_ms = greed.percentiles(quiet)["p99"]
-        with contextlib.ExitStack() as held, greed.asking_for_everything(address) as greedy:
-            for number in range(slow):
-                _dial(held, address, b"POST /api/v1/locks/acquire HTTP/1.1\r\nHost: x\r\nX-Slow: "[: 10 + number % 16])
-            for _ in range(HALF_OPEN):
-                _dial(held, peer, b"\x00")
-            onset, first = await greed.healthy(address, greed.ONSET_S)
-            during, later = await greed.healthy(address, ROUND_S)
-            most["descriptors"] = max(most["descriptors"], _descriptors(pid))
-            most["resident_kib"] = max(most["resident_kib"], _resident_kib(pid))
-        ratios = [round(greed.percentiles(each)["p99"] / quiet_ms, 2) for each in (onset + during, onset)]
-        seen.append({"ratio": ratios[0], "onset": ratios[1], "healthy": dict(first + later), "greedy": greedy})
+    async with greed.connected(address) as wires:
+        for _ in range(rounds):
+            quiet, _statuses = await greed.healthy(wires, QUIET_S)
+            with contextlib.ExitStack() as held, greed.asking_for_everything(address) as greedy:
+                _besiege(held, address, peer, slow)
+                newcomer = asyncio.create_task(_first_answer(address))
+                onset, first = await greed.healthy(wires, greed.ONSET_S)
+                most["descriptors"] = max(most["descriptors"], _descriptors(pid))
+                during, later = await greed.healthy(wires, BESIDE_S)
+                most["resident_kib"] = max(most["resident_kib"], _resident_kib(pid))
+            p99s = [greed.percentiles(each)["p99"] for each in (quiet, onset + during, onset)]
+            ratio, at_first = (round(each / p99s[0], 2) for each in p99s[1:])
+            told = {"ratio": ratio, "onset": at_first, "quiet_ms": p99s[0], "healthy": dict(first + later)}
+            seen.append({**told, "greedy": greedy, "newcomer_s": await newcomer})
     await until(lambda: _descriptors(pid) <= descriptors + SPARE_DESCRIPTORS, "its descriptors back", 60)
     return overload_verdict(seen, most, descriptors, resident, slow)
+
+
+def _besiege(held: contextlib.ExitStack, address: Address, peer: Address, slow: int) -> None:
+    for number in range(slow):
+        _dial(held, address, b"POST /api/v1/locks/acquire HTTP/1.1\r\nHost: x\r\nX-Slow: "[: 10 + number % 16])
+    for _ in range(HALF_OPEN):
+        _dial(held, peer, b"\x00")
+
+
+async def _first_answer(address: Address) -> float:
+    """Seconds until somebody who comes just then has one: all those that came before are let in before."""
+    began = time.monotonic()
+    wire = await connect(address)
+    await wire.ask(greed.acquire("healthy", "newcomer"))
+    wire.close()
+    return round(time.monotonic() - began, 2)
 
 
 def _peer_port(nodes: Holdfast, number: int) -> int:
@@ -95,6 +113,8 @@ def overload_verdict(
         "p99_ratio": ratio,
         "ratios": [each["ratio"] for each in seen],
         "ratios_of_the_first_seconds": [each["onset"] for each in seen],
+        "quiet_p99_ms": [each["quiet_ms"] for each in seen],
+        "newcomer_s": [each["newcomer_s"] for each in seen],
         "healthy_all_served": served,
         "refused": refused,
         "refused_p99_ms": refused_ms,

@@ -17,7 +17,8 @@ GOOD = [("a", 7, 0.0), ("c", 8, 0.1)]
 
 def round_of(ratio: float = 1.2, healthy: int = 200, refused_ms: float = 3.0, refused: int = 9) -> dict[str, Any]:
     greedy = {"statuses": {"200": 5, "429": refused}, "refused_ms": {"p99": refused_ms}, "broken": []}
-    return {"ratio": ratio, "onset": ratio, "healthy": {healthy: 10}, "greedy": greedy}
+    met = {"ratio": ratio, "onset": ratio, "quiet_ms": 4.0, "newcomer_s": 0.5}
+    return {**met, "healthy": {healthy: 10}, "greedy": greedy}
 
 
 def overloaded(*rounds: dict[str, Any], descriptors: int = 500, resident_kib: int = 150) -> bool:
