@@ -30,6 +30,8 @@ _IN_LOG: Final = re.compile(r"life-(\d{20})")
 _TOLD: Final = 8
 """Lives. A peer that missed more of them cannot tell: a status has 64 bytes for this and the levels."""
 _NUMBER_BYTES: Final = 4
+SEEN_EVERY = 1 << 14
+"""Entries. How far a peer has come is durable to within so many, for when all nodes lose power at once."""
 
 
 class _Past(NamedTuple):
@@ -65,6 +67,8 @@ class Lives:
         self._count, self._numbers, rows = (0, b"", []) if body is None else msgpack.unpackb(body)
         known = {peer: _Known(tuple(met_as), *rest) for peer, met_as, *rest in rows}
         self._known = {peer: held for peer, held in known.items() if held.met == met(peer)}
+        self._written: dict[str, int] = {}
+        """How far the file says that each had applied."""
         self._begin(disk, f"{directory}/log", number, check_log=check_log)
 
     def _begin(self, disk: Disk, log: str, number: int, *, check_log: bool) -> None:
@@ -111,10 +115,12 @@ class Lives:
         return True
 
     def follow(self, peer: str, applied: int) -> None:
-        """A later status on the same link. It is durable with the peer's next life."""
+        """A later status on the same link. It is durable with the peer's next life, and now and then."""
         known = self._known.get(peer)
         if known is not None and applied > known.applied:
             self._known[peer] = known._replace(applied=applied)
+            if applied - self._written[peer] >= SEEN_EVERY:
+                self._write()
 
     def _learn(self, peer: str, now: _Known) -> None:
         before, self._known[peer] = self._known.get(peer), now
@@ -122,6 +128,7 @@ class Lives:
             self._write()
 
     def _write(self) -> None:
+        self._written = {peer: known.applied for peer, known in self._known.items()}
         rows = [[peer, *known] for peer, known in sorted(self._known.items())]
         self._file.write(msgpack.packb([self._count, self._numbers, rows]))
 

@@ -35,7 +35,7 @@ class Auditor(LeaderLoop):
         self._due_s = None
 
     async def turn(self) -> float:
-        now_s = time.monotonic()
+        now_s = self._service.clock()
         if self._due_s is None:
             self._due_s = now_s + self._every_s
         if now_s < self._due_s:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
@@ -45,6 +45,8 @@ class Acquisition:
     body: dict[str, Any]
     request_id: str
     wait_s: float
+    goes_on: bool = False
+    """It was asked before, and nobody heard what came of it: a refusal may be of then."""
 
     @property
     def holder(self) -> str:
@@ -92,7 +94,7 @@ class Acquisitions:
         for left in self._open:
             if left.words == wanted.words and left not in self._returning:
                 self._open.pop(left).cancel()
-                return left
+                return replace(left, goes_on=True)
         return wanted
 
     async def ask(self, acquisition: Acquisition) -> Answer:

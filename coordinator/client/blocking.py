@@ -119,4 +119,6 @@ class SyncBlock(Generic[A, S]):
         except HoldfastError as lost:
             if error is None or isinstance(error, Interrupted):
                 raise lost from None
+        finally:
+            block.tell_others()
         # An exception of the body's own goes on.

@@ -108,11 +108,7 @@ class Block(Generic[T]):
             self._raise_in_block()
 
     def ended(self) -> None:
-        """The block is over; an exception on its way to the thread does not arrive any more.
-
-        CPython keeps one for a thread: that of an outer block, lost with this one, is gone with it, and whoever takes
-        the end of this block for its own has heard nothing of the other. So that one is told again.
-        """
+        """The block is over; an exception on its way to the thread does not arrive any more."""
         with self._gate:
             self._running = False
             if self._interrupted:
@@ -120,7 +116,15 @@ class Block(Generic[T]):
         around = _open_here()
         if self in around:
             around.remove(self)
-        for block in around:
+
+    @staticmethod
+    def tell_others() -> None:
+        """The end of a block is over, and what was given back at it.
+
+        CPython keeps one exception for a thread: that of an outer block, lost with the one that ended, is gone with it,
+        and whoever takes that end for its own has heard nothing of the other. So the outer ones are told again.
+        """
+        for block in _open_here():
             block._tell_again()
 
     def _tell_again(self) -> None:

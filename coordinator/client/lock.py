@@ -323,7 +323,10 @@ class Lock:
                     return answer
                 await self._give_back(answer)  # it was confirmed too late: no body may begin under it
                 answer = {}
-            # What was granted earlier and is over by now says nothing of the lock: it is asked once more.
+            elif asked.goes_on:
+                answer = {}
+            # What was granted earlier and is over by now, or was refused then, says nothing of the lock: it is asked
+            # once more.
             if until is not None and clock.now() >= until - 0.001 and (answer or again):
                 holder_now = answer.get("holder")
                 who = f" {client_of(holder_now)} has it" if holder_now else ""

@@ -8,7 +8,7 @@ names the field; nothing here raises for anything that can be in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgpack
@@ -27,7 +27,7 @@ from coordinator.machine.limits import MAX_COMMAND_BYTES, MAX_IDENTITY_CHARACTER
 from coordinator.machine.taskverbs import TASK_MISFITS, TASK_VERBS
 from coordinator.machine.tombstoneverbs import TOMBSTONE_VERBS
 from coordinator.machine.trail import NOBODY, RECORDED, Actor
-from coordinator.machine.values import value
+from coordinator.machine.values import row_of, value
 from coordinator.machine.verbs import PLAIN_MISFITS, PLAIN_VERBS
 
 
@@ -155,7 +155,8 @@ _RESULTS: tuple[type[r.Result], ...] = (
 """A result's tag on the wire is its place here: append, never reorder."""
 
 _TAG_OF = {result: tag for tag, result in enumerate(_RESULTS)}
-_RESULT_FIELDS = tuple(tuple(field.name for field in fields(result)) for result in _RESULTS)
+_RESULT_ROWS = tuple(map(row_of, _RESULTS))
+_RECLAIM_ROW = row_of(r.Reclaim)
 
 
 def result_parts(result: r.Result) -> list[Any]:
@@ -165,8 +166,8 @@ def result_parts(result: r.Result) -> list[Any]:
         return [tag, [result_parts(grant) for grant in result.grants]]
     if isinstance(result, r.ReclaimsClaimed):
         rest = (result.claim_ms, result.expires_ms, result.left, result.retry_in_ms)
-        return [tag, [astuple(item) for item in result.items], *rest]
-    return [tag, *(getattr(result, name) for name in _RESULT_FIELDS[tag])]
+        return [tag, [_RECLAIM_ROW(item) for item in result.items], *rest]
+    return [tag, *_RESULT_ROWS[tag](result)]
 
 
 def result_of(parts: Any) -> r.Result:

@@ -191,8 +191,8 @@ REQUEST_MEMORY_MS = 15 * MINUTE_MS
 """How long a request id is remembered; less when more than MAX_REQUESTS arrive in that time (oldest go first)."""
 MAX_REFUSALS = 1 << 16
 MAX_REFUSAL_BYTES = 16 << 20
-REFUSAL_MEMORY_MS = MINUTE_MS
-"""The same of requests that were refused: as long as an earlier try of them may still be under way."""
+REFUSAL_MEMORY_MS = 6 * MINUTE_MS
+"""The same of requests that were refused: longer than an earlier try of them may still be under way."""
 
 MAX_EVENTS = 1 << 17
 

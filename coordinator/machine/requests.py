@@ -75,12 +75,19 @@ _LISTS = frozenset({
 """Answers whose size is not nearly always the same."""
 
 
+def _told_bytes(told: object) -> int:
+    """Of what a refusal says: the path of a cycle that it names may be a thousand long names."""
+    if isinstance(told, tuple):
+        return 64 + sum(map(_told_bytes, told))
+    return 64 + (len(told.encode()) if isinstance(told, str) else 0)
+
+
 def size_of(key: bytes, result: Result) -> int:
     extra = 0
     if type(result) not in _LISTS:
         pass
     elif isinstance(result, Denied):
-        extra = len(result.message) + 64 * len(result.details)
+        extra = _told_bytes(result.message) + sum(map(_told_bytes, result.details.values()))
     elif isinstance(result, HeartbeatAnswer):
         extra = len(result.failed_ids) + len(result.verdicts)
     elif isinstance(result, LeasesGranted):

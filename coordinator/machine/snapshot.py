@@ -8,7 +8,6 @@ their rows. So replicas that are in the same state write the same bytes, whateve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -25,6 +24,7 @@ from coordinator.machine.levels import LEVEL, OLDEST, REFUSALS, TooNew, beyond
 from coordinator.machine.namespaces import Quotas
 from coordinator.machine.requests import Remembered
 from coordinator.machine.state import Lock, State, Waiter
+from coordinator.machine.values import row_of
 
 PLAIN_FORMAT, FORMAT = 6, 7
 """Of the frozen bytes. A state of the oldest level is written in PLAIN_FORMAT, which a node of the release before
@@ -39,6 +39,7 @@ COUNTERS = (
 RECORDS_AT_ONCE = 1_000
 FED_BYTES = 1 << 20
 MAX_PIECE_BYTES = 1 << 28
+_QUOTAS_ROW, _LOCK_ROW, _WAITER_ROW = row_of(Quotas), row_of(Lock), row_of(Waiter)
 
 
 class FormatError(ValueError):
@@ -61,7 +62,7 @@ class FrozenMachine:
         self._beside = [isinstance(table, SideTable) for table in _tables(state)]
         self._segments = state.names.arena.segments.copy()
         self._namespaces = [
-            [space.name, space.number, space.acyclic, astuple(space.quotas), tuple(space.used)]
+            [space.name, space.number, space.acyclic, _QUOTAS_ROW(space.quotas), tuple(space.used)]
             for _, space in sorted(state.namespaces.by_name.items())
         ]
         self._locks = state.locks.copy()
@@ -103,8 +104,8 @@ class FrozenMachine:
 
     def _records(self) -> Iterator[list[Any]]:
         yield self._namespaces
-        yield [[key, *astuple(lock)] for key, lock in sorted(self._locks.items())]
-        yield [astuple(waiter) for _, waiter in sorted(self._waiters.items())]
+        yield [[key, *_LOCK_ROW(lock)] for key, lock in sorted(self._locks.items())]
+        yield [_WAITER_ROW(waiter) for _, waiter in sorted(self._waiters.items())]
         yield self._closing
         yield from self._graph
         yield from self._copies.records()

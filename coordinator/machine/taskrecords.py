@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from typing import Any
 
 from coordinator.machine.chains import Chain
@@ -12,6 +11,9 @@ from coordinator.machine.pages import Pages, pieces
 from coordinator.machine.state import State
 from coordinator.machine.taskcommands import PutQueue
 from coordinator.machine.taskrows import Queue, Shard, Worker
+from coordinator.machine.values import row_of
+
+_RULES_ROW, _WORKER_ROW = row_of(PutQueue), row_of(Worker)
 
 
 class FrozenDispatch:
@@ -33,13 +35,13 @@ class FrozenDispatch:
         self._reasons = state.tasks.reasons.freeze()
 
     def records(self) -> Iterator[list[Any]]:
-        yield [[*row[:2], astuple(row[2]), *row[3:-1]] for row in self._queues]
+        yield [[*row[:2], _RULES_ROW(row[2]), *row[3:-1]] for row in self._queues]
         yield [
             [row[0], shard.name, shard.worker, shard.token, shard.revoking, shard.removed]
             for row in self._queues
             for _, shard in sorted(row[-1].items())
         ]
-        yield [astuple(worker) for _, worker in sorted(self._workers.items())]
+        yield [_WORKER_ROW(worker) for _, worker in sorted(self._workers.items())]
         yield self._unbalanced
 
     def pieces(self) -> Iterator[list[tuple[int, bytes]]]:

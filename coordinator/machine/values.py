@@ -7,7 +7,10 @@ its answer are a dozen of them on every node.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as value
@@ -19,4 +22,13 @@ else:
         return dataclass(slots=slots, unsafe_hash=frozen)
 
 
-__all__ = ["value"]
+def row_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the fields of a value in their order. `astuple` also copies all that is in them, and takes thirty
+    times as long: states are frozen and digested while others wait."""
+    names = [field.name for field in fields(kind)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda made: tuple(getattr(made, name) for name in names)
+
+
+__all__ = ["row_of", "value"]

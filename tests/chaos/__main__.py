@@ -18,14 +18,14 @@ from tests.chaos.run import Run, Say
 
 LOG_LINES = 2_000
 ROUNDS = 3
-FIGURES = REPOSITORY / "build" / "proof" / "chaos.json"
+FIGURES = REPOSITORY / "build" / "chaos.json"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--short", action="store_true", help="eleven faults, once each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of all faults (default {ROUNDS})")
-    parser.add_argument("--json", type=Path, help="for figures (default: build/proof/chaos.json, if not short)")
+    parser.add_argument("--json", type=Path, help="for figures (default: build/chaos.json, if not short)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     started = time.monotonic()

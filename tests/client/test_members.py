@@ -25,7 +25,7 @@ from tests.client.scripted import Asked, Reply, Scripted, ok, scripted
 from tests.ports import free_address
 from tests.waiting import until
 
-TTL = 10.0
+TTL = 30.0
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -17,10 +18,11 @@ PATIENCE_S = 30.0
 
 
 class Losing:
-    """Stands in for a lock: it is in doubt at `at`, as all are whose node is not reached any more."""
+    """Stands in for a lock: it is in doubt at `at`, as all are whose node is not reached any more, and giving it back
+    takes a while."""
 
-    def __init__(self, at: float) -> None:
-        self._at = at
+    def __init__(self, at: float, release_s: float = 0.0) -> None:
+        self._at, self._release_s = at, release_s
 
     @property
     def valid_for(self) -> float:
@@ -33,6 +35,9 @@ class Losing:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._release_s):
+                await asyncio.Event().wait()  # the answer that does not come
         if kind is asyncio.CancelledError:
             raise LockLost("not confirmed")
 
@@ -44,8 +49,8 @@ def thread() -> Iterator[HeartbeatThread]:
     made.close()
 
 
-def block(thread: HeartbeatThread, at: float) -> SyncBlock[Losing, Losing]:
-    return SyncBlock(thread, Losing(at), lambda shown: shown, None, interrupt=True)
+def block(thread: HeartbeatThread, at: float, release_s: float = 0.0) -> SyncBlock[Losing, Losing]:
+    return SyncBlock(thread, Losing(at, release_s), lambda shown: shown, None, interrupt=True)
 
 
 def compute() -> None:
@@ -55,15 +60,16 @@ def compute() -> None:
         pass
 
 
+@pytest.mark.parametrize("release_s", [0.0, 0.1])
 @pytest.mark.parametrize("inner_is_lost", [True, False])
 def test_the_outer_block_is_interrupted_though_the_inner_one_s_end_was_caught(
-    thread: HeartbeatThread, inner_is_lost: bool
+    thread: HeartbeatThread, inner_is_lost: bool, release_s: float
 ) -> None:
     for _ in range(10):
         at, steps = time.monotonic() + LOST_AFTER_S, list[str]()
         with pytest.raises(LockLost), block(thread, at):
             try:
-                with block(thread, at if inner_is_lost else at + PATIENCE_S):
+                with block(thread, at if inner_is_lost else at + PATIENCE_S, release_s):
                     compute()
             except LockLost:
                 steps.append("went on without the inner one")

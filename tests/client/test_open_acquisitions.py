@@ -62,6 +62,25 @@ async def holds(observer: Client, key: str) -> list[dict[str, int]]:
     return found
 
 
+def test_what_was_refused_unheard_is_asked_anew(endpoints: list[str]) -> None:
+    """The cluster remembers under its id that it was busy then; the lock is free since."""
+
+    async def scenario() -> None:
+        async with linked(endpoints) as (link, observer, client):
+            other = await observer.lock("open/busy", TTL).acquire()
+            link.cut("deaf")
+            with pytest.raises(OutcomeUnknown):
+                await client.lock("open/busy", TTL, wait=0).acquire()
+            await other.release()
+            link.mend()
+            held = await client.lock("open/busy", TTL, wait=0).acquire()
+            assert held.token > other.token
+            with pytest.raises(LockBusy):
+                await observer.lock("open/busy", TTL, wait=0).acquire()
+
+    run(scenario)
+
+
 def test_if_nobody_asks_it_is_given_back(endpoints: list[str]) -> None:
     async def scenario() -> None:
         async with linked(endpoints) as (link, observer, client), client.session(TTL) as session:

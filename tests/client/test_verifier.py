@@ -79,15 +79,21 @@ def test_it_stays_sure_while_nothing_happens_and_says_no_when_cut_off(endpoints:
     run(scenario())
 
 
-def test_a_check_takes_less_than_five_microseconds() -> None:
-    """Of many leases, by the fastest of several rounds: the machine may be busy with something else."""
+def test_a_check_takes_no_longer_than_a_few_look_ups() -> None:
+    """Of many leases, by the fastest of several rounds, side by side: the machine may be busy with something else."""
     verifier = LeaseVerifier(Client("http://127.0.0.1:1"), ttl=1e6)
     verifier._holders.update({f"tmp/segment-{number}": {f"client-{number % 100}": "1"} for number in range(200_000)})
     verifier._sure_until = float("inf")
     assert verifier.check("tmp/segment-77777", "client-77") and not verifier.check("tmp/segment-77777", "client-78")
-    rounds = timeit.repeat(lambda: verifier.check("tmp/segment-77777", "client-77"), number=20_000, repeat=9)
-    print(f"a check: {min(rounds) / 20_000 * 1e6:.2f} µs")
-    assert min(rounds) / 20_000 < 5e-6
+    holders = verifier._holders
+    ways = {
+        "check": lambda: verifier.check("tmp/segment-77777", "client-77"),
+        "look up": lambda: "client-77" in holders["tmp/segment-77777"],
+    }
+    rounds = [{name: timeit.timeit(way, number=20_000) for name, way in ways.items()} for _ in range(9)]
+    check, look_up = (min(each[name] for each in rounds) for name in ways)
+    print(f"a check: {check / 20_000 * 1e6:.2f} µs")
+    assert check < 10 * look_up
 
 
 def test_an_old_event_does_not_undo_a_newer_lease() -> None:

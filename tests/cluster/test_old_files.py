@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from cluster import lives
 from cluster.guards import ALL_ON, Guards
 from cluster.levels import levels_of, told
 from cluster.lives import _TOLD
@@ -246,6 +247,20 @@ def test_a_copy_of_its_last_life_stays_refused_however_often_it_and_the_others_s
     world.run(5)
     assert "n3" not in world.node("n2").engine._linked
     assert [pair for pair in _told(world, "peer_went_back") if pair[0] == "n2"] == [("n2", "n3")] * 2
+
+
+def test_a_copy_of_its_last_life_is_refused_after_a_power_cut_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "SEEN_EVERY", 2)
+    world, copied = _written_since(same_life=True)
+    for name in ("n1", "n2"):
+        world.crash(name, power=True)
+    _with_files_of(world, EVERYTHING, copied)
+    for name in ("n1", "n2"):
+        world.start(name)
+    world.reach(lambda: world.caught_up("n1", "n2"), 20)
+    world.run(3)
+    assert {("n1", "n3"), ("n2", "n3")} <= set(_told(world, "peer_went_back"))
+    assert world.value("n1", "kept") == world.value("n2", "kept") == 4
 
 
 def test_its_own_directory_in_the_place_of_the_copy_lets_it_in_again() -> None:

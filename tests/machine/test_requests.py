@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from coordinator.http.operations import TIMEOUT_MS_MAX
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.codec import encode_result
@@ -48,6 +49,21 @@ def test_a_refusal_stands_though_an_earlier_try_comes_later(driver: Driver) -> N
     assert driver.do(release, request_id=b"id") == refused
     assert driver.machine.reference_count("default", "r") == 1
     assert isinstance(driver.do(release, request_id=b"another"), r.LeaseReleased)
+
+
+def test_a_refusal_counts_for_all_that_it_says(driver: Driver) -> None:
+    """The path of a cycle is up to a thousand long names: they are remembered, so they have room to need."""
+    short = r.Denied("would_close_cycle", "no", {"path": ("a", "b"), "length": 1})
+    long = r.Denied("would_close_cycle", "no", {"path": ("ä" * 255,) * 1_000, "length": 999})
+    assert size_of(b"id", long) - size_of(b"id", short) > 1_000 * 2 * 255
+    memory = Requests(max_bytes=1 << 20)
+    for number in range(100):
+        memory.remember(key_of(0, b"%d" % number), b"", long, 0, 0)
+    assert 0 < len(memory.remembered) <= 2
+
+
+def test_a_refusal_is_remembered_for_longer_than_a_try_may_be_under_way() -> None:
+    assert REFUSAL_MEMORY_MS > TIMEOUT_MS_MAX
 
 
 def test_what_is_refused_for_want_of_room_may_be_asked_for_again_under_its_id(driver: Driver) -> None:

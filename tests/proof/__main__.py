@@ -21,19 +21,29 @@ from typing import Any
 from tests.proof.page import Figures, page
 from tests.sim.ledger import REPOSITORY, commit, sources_hash
 
-SOURCES = ("coordinator", "cluster", "tests", "bench")
+PRODUCT = ("coordinator", "cluster")
+SIMULATED = ("tests/sim", "tests/checkers", "tests/reference")
 SEEDS = 10_000
 DOCKER_S = 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """`command`: for so many minutes, with figures to that file. Where there is no share, it takes what it takes."""
+    """`command`: for so many minutes, with figures to that file. Where there is no share, it takes what it takes.
+    `folders`: the sources that decide what it does, besides the product's."""
 
     command: Callable[[float, Path], list[str]]
+    folders: tuple[str, ...]
     share: float = 0.0
+    is_tests: bool = False
+    """It runs tests of these folders."""
+    goes_on: bool = False
+    """Its figures are of several sittings."""
     can_run: Callable[[], str | None] = lambda: None
     """Why it cannot, on this machine."""
+
+    def sources(self) -> str:
+        return sources_hash((*PRODUCT, *self.folders), tests=self.is_tests)
 
 
 def _no_docker() -> str | None:
@@ -44,28 +54,34 @@ def _no_docker() -> str | None:
 
 
 PARTS: dict[str, Part] = {
-    "simulation": Part(lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--json", f"{to}"], 0.5),
-    "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"]),
-    "replay": Part(lambda _, to: ["tests.sim", "--replays", "4", "--json", f"{to}"]),
-    "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"]),
-    "directed": Part(lambda _, to: ["tests.proof.directed", "--json", f"{to}"]),
-    "failpoints": Part(lambda _, to: ["tests.sim", "--failpoints", "--json", f"{to}"]),
-    "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"]),
-    "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"]),
-    "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"]),
-    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"]),
-    "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"]),
+    "simulation": Part(
+        lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--ledger", f"{to}"],
+        SIMULATED, 0.5, goes_on=True,
+    ),
+    "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"], SIMULATED, is_tests=True),
+    "replay": Part(lambda _, to: ["tests.sim", "--replays", "4", "--json", f"{to}"], SIMULATED),
+    "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"], SIMULATED),
+    "directed": Part(lambda _, to: ["tests.proof.directed", "--json", f"{to}"], ("tests",), is_tests=True),
+    "failpoints": Part(lambda _, to: ["tests.sim", "--failpoints", "--json", f"{to}"], SIMULATED),
+    "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"], SIMULATED),
+    "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
+    "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
+    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("tests/proof", "bench")),
+    "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"], ("tests/proof", "bench")),
     "robustness": Part(
         lambda minutes, to: ["tests.robustness", "--minutes", f"{minutes}", "--json", f"{to}", "--out", f"{to.parent}"],
-        0.5,
+        ("tests/robustness", "tests/checkers"), 0.5,
     ),
-    "chaos": Part(lambda _, to: ["tests.chaos", "--rounds", "1", "--json", f"{to}"], can_run=_no_docker),
-}
+    "chaos": Part(
+        lambda _, to: ["tests.chaos", "--rounds", "1", "--json", f"{to}"],
+        ("tests/chaos", "tests/checkers"), can_run=_no_docker,
+    ),
+}  # fmt: skip
 
 
 class Proof:
-    def __init__(self, out: Path, sources: str) -> None:
-        self._out, self._sources = out, sources
+    def __init__(self, out: Path) -> None:
+        self._out = out
         self._runs: dict[str, dict[str, Any]] = _read(out / "parts.json") or {}
         """Of each part: when it ran, with which sources, at which commit, how long, and whether it passed."""
 
@@ -74,7 +90,7 @@ class Proof:
 
     def is_done(self, name: str) -> bool:
         run = self._runs.get(name)
-        if run is None or not run["passed"] or run["sources"] != self._sources:
+        if run is None or not run["passed"] or run["sources"] != PARTS[name].sources():
             return False
         return name != "simulation" or sum(_read(self.figures_path(name))["seeds"].values()) >= SEEDS
 
@@ -85,12 +101,13 @@ class Proof:
             print(f"proof: {name} is left out: {why_not}", flush=True)
             return
         print(f"proof: {name}", flush=True)
-        path.unlink(missing_ok=True)
+        if not part.goes_on:
+            path.unlink(missing_ok=True)
         command = [sys.executable, "-m", *part.command(minutes * part.share, path)]
         passed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
         self._runs[name] = {
             "passed": passed,
-            "sources": self._sources,
+            "sources": part.sources(),
             "commit": commit(),
             "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "minutes": round((time.monotonic() - began) / 60, 1),
@@ -103,7 +120,7 @@ class Proof:
 
     def page(self) -> str:
         found = {name: _read(self.figures_path(name)) if name in self._runs else None for name in PARTS}
-        runs = {name: {**run, "same": run["sources"] == self._sources} for name, run in self._runs.items()}
+        runs = {name: {**run, "same": run["sources"] == PARTS[name].sources()} for name, run in self._runs.items()}
         return page(Figures(datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), commit(), runs, **found))
 
 
@@ -112,12 +129,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="for the simulation and real clusters, in all")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="only these")
     parser.add_argument("--again", action="store_true", help="also what has passed with these sources")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "proof", help="for figures and charts")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "proof", help="for figures and charts")
     parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "PROOF.md")
     parser.add_argument("--page-only", action="store_true", help="write the page from the figures that are there")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    proof = Proof(options.out, sources_hash(SOURCES))
+    proof = Proof(options.out)
     for name in () if options.page_only else options.parts:
         if options.again or not proof.is_done(name):
             proof.run(name, options.minutes)

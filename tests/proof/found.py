@@ -38,8 +38,8 @@ NOT_COVERED = (
     "of all frames of links that stay up is lost, time counts by a quarter, and not at all while frames are lost or "
     "overtaken and a majority needs a snapshot. TCP does neither.",
     "Real disks that lie: a disk that loses what it has confirmed, on a majority at once. A data directory that was "
-    "put back from a copy that holds all that the others remember of its node, or from an older one that was started "
-    "more than eight times before any of them met it.",
+    "put back from a copy that holds all that the others remember of its node (over their own restarts to within "
+    "16,384 entries), or from an older one that was started more than eight times before any of them met it.",
     "Taking out `Service.still_held` (a retried acquire is told of a grant that has ended since) is not found by the "
     "simulation, in 60 seeds: its clients count from their first attempt, so it does them no harm. "
     "tests/service/test_waiting.py finds it.",

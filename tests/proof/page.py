@@ -320,6 +320,9 @@ def _robustness(runs: list[dict[str, Any]] | None) -> Iterator[str]:
             for run in runs
         ),
     )
+    for run in runs:
+        if run.get("chart"):
+            yield f"![{run['name']}: operations a second, latency, leader and faults over time](proof/{run['chart']})\n"
     yield "How long no change was acknowledged anywhere. After the kill of a leader, the first one asked for since:\n"
     yield from table(
         ("cluster", "leaders killed", "p50", "p99", "longest outage of all", "what was done then"),

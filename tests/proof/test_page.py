@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.proof.__main__ import PARTS, Proof
+from tests.proof.__main__ import PARTS, Part, Proof
 from tests.proof.directed import GUARDS, Verdicts
 from tests.proof.page import Figures, page
+from tests.sim.ledger import REPOSITORY
 
 
 def run_of(**other: Any) -> dict[str, Any]:
@@ -138,17 +139,24 @@ def test_a_directed_test_is_judged_by_all_that_pytest_ran_of_it() -> None:
     assert [verdicts.seen(test) for test in ("a::x", "a::y", "a::z", "a::none")] == [False, True, False, False]
 
 
-def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path) -> None:
+def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Part, "sources", lambda _: "sources")
     (tmp_path / "parts.json").write_text(
         json.dumps({"fuzz": run_of(), "flips": run_of(passed=False), "replay": run_of(), "simulation": run_of()})
     )
     simulation = tmp_path / "simulation.json"
     simulation.write_text(json.dumps(simulation_of("locks", 9_999, {})))
-    proof = Proof(tmp_path, "sources")
+    proof = Proof(tmp_path)
     assert [name for name in PARTS if proof.is_done(name)] == ["replay", "fuzz"] and proof.failed == ["flips"]
     simulation.write_text(json.dumps(simulation_of("locks", 10_000, {})))
     assert proof.is_done("simulation")
-    assert not any(Proof(tmp_path, "other sources").is_done(name) for name in PARTS)
+    monkeypatch.setattr(Part, "sources", lambda _: "other sources")
+    assert not any(proof.is_done(name) for name in PARTS)
+
+
+def test_the_sources_of_a_part_are_the_product_and_what_decides_what_it_does() -> None:
+    assert len({part.sources() for part in PARTS.values()}) > 5
+    assert all((REPOSITORY / folder).is_dir() for part in PARTS.values() for folder in part.folders)
 
 
 def test_a_violation_of_the_chaos_run_counts() -> None:

@@ -84,6 +84,7 @@ async def one(name: str, seconds: float, operations: int | None, options: argpar
         draw(chart, title, run.record, run.figures.faults, run.names)
         say(f"logs of the nodes are in {directory}")
     picture = photograph(chart)
+    figures.chart = "" if picture is None else picture.name
     p50, p99 = run.record.latencies_ms()
     say(f"{figures.told()}, requests p50 {p50:.1f} ms, p99 {p99:.0f} ms; {picture or 'no browser for a picture'}")
     for outage in figures.outages[:SHOWN_OUTAGES]:
@@ -115,6 +116,7 @@ def plain(figures: Figures) -> dict[str, Any]:
         "failover_p99_s": round(quantile(figures.failovers_s, 0.99), 2),
         "outages": [{"seconds": round(each.seconds, 1), "faults": each.faults} for each in figures.outages],
         "longest_outage_s": round(figures.longest_outage_s, 1),
+        "chart": figures.chart,
     }  # fmt: skip
 
 

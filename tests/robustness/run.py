@@ -57,6 +57,8 @@ class Figures:
     ended: int = 0
     digest_revision: int = 0
     slowest_s: float = 0.0
+    chart: str = ""
+    """The picture of the run, if there was a browser to make it with."""
 
     @property
     def checked(self) -> int:

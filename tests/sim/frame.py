@@ -64,6 +64,8 @@ class Result:
 
 class Run:
     NAME: ClassVar[str]
+    EVERY: ClassVar[int] = 1
+    """Of so many seeds of a long simulation, one is run."""
     SECONDS: ClassVar[float | None] = None
     """Simulated time under faults; None is what the seed says."""
     PACES: ClassVar[Sequence[float]] = (1.0,)

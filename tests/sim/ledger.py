@@ -7,7 +7,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ SOURCES = ("coordinator", "cluster", "tests/sim", "tests/checkers", "tests/refer
 _SAVE_EVERY_S = 5.0
 
 
-def sources_hash(folders: Sequence[str] = SOURCES) -> str:
-    """Of all that decides what a seed does: the product, the simulation, its checks, and the libraries."""
+def sources_hash(folders: Sequence[str] = SOURCES, *, tests: bool = False) -> str:
+    """Of all that decides what a seed does: the product, the simulation, its checks, and the libraries. `tests`: of
+    the tests in these folders as well, which by themselves change nothing that is not a test."""
     found = hashlib.blake2b(digest_size=8)
-    paths = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
-    for path in [*sorted(paths), REPOSITORY / "requirements.lock"]:
+    paths = sorted(path for folder in set(folders) for path in (REPOSITORY / folder).rglob("*.py"))
+    counted = [path for path in paths if tests or not path.name.startswith("test_")]
+    for path in [*counted, REPOSITORY / "requirements.lock"]:
         found.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_size}\n".encode())
         found.update(path.read_bytes())
     return found.hexdigest()
@@ -39,11 +41,14 @@ def commit() -> str:
 
 
 class Ledger:
-    """Seeds are done in one order, all workloads of a seed before the next: what is done is a number of runs."""
+    """Seeds are done in one order, all workloads of a seed before the next: what is done is a number of runs.
 
-    def __init__(self, names: Sequence[str], path: Path | None = None, sources: str = "", commit: str = "") -> None:
+    `names`: the workloads, and of how many seeds each has one, as some cost as much as five others.
+    """
+
+    def __init__(self, names: Mapping[str, int], path: Path | None = None, sources: str = "", commit: str = "") -> None:
         self._path, self._saved_at = path, 0.0
-        self.names = list(names)
+        self.names = dict(names)
         self.sources = sources
         self.runs = 0
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
@@ -66,11 +71,13 @@ class Ledger:
         for name, counts in held["counts"].items():
             self.counts[name].update(counts)
 
-    def left(self, seeds: range) -> Iterator[tuple[str, int]]:
-        """What is still to be run of these seeds, in order."""
-        for position in range(self.runs, len(seeds) * len(self.names)):
-            seed, name = divmod(position, len(self.names))
-            yield self.names[name], seeds[seed]
+    def work(self, seeds: range) -> list[tuple[str, int]]:
+        """All runs of these seeds, in order."""
+        return [(name, seed) for seed in seeds for name, every in self.names.items() if seed % every == 0]
+
+    def left(self, seeds: range) -> list[tuple[str, int]]:
+        """What is still to be run of them."""
+        return self.work(seeds)[self.runs :]
 
     def add(self, result: Result) -> None:
         self.runs += 1

@@ -52,6 +52,7 @@ class SdkMachine(WatchedRefusals, WatchedMachine):
 
 class SdkRun(Run):
     NAME = "sdk"
+    EVERY = 4
     SECONDS = 8.0
     COMPARE_EVERY = 7
     MORE = KINDS

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.sim.frame import Result
 from tests.sim.ledger import Ledger, sources_hash
 
-NAMES = ("locks", "graph")
+NAMES = {"locks": 1, "graph": 1}
 SEEDS = range(3)
 
 
@@ -35,7 +35,21 @@ def test_other_sources_or_workloads_begin_anew(tmp_path: Path) -> None:
     path = tmp_path / "long.json"
     run_some(Ledger(NAMES, path, "a"), 3)
     assert Ledger(NAMES, path, "b").runs == 0
-    assert Ledger(NAMES[:1], path, "a").runs == 0
+    assert Ledger({"locks": 1}, path, "a").runs == 0
+    assert Ledger({"locks": 1, "graph": 2}, path, "a").runs == 0
+
+
+def test_what_costs_more_has_fewer_seeds() -> None:
+    ledger = Ledger({"locks": 1, "sdk": 3})
+    assert ledger.work(range(5)) == [
+        ("locks", 0),
+        ("sdk", 0),
+        ("locks", 1),
+        ("locks", 2),
+        ("locks", 3),
+        ("sdk", 3),
+        ("locks", 4),
+    ]
 
 
 def test_a_failure_is_not_forgotten(tmp_path: Path) -> None:
@@ -48,3 +62,4 @@ def test_a_failure_is_not_forgotten(tmp_path: Path) -> None:
 
 def test_the_hash_is_of_the_sources() -> None:
     assert sources_hash() == sources_hash() and len(sources_hash()) == 16
+    assert sources_hash(("tests/sim",)) != sources_hash(("tests/sim",), tests=True)
