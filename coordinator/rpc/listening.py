@@ -34,7 +34,8 @@ class Listening:
     async def stop(self) -> None:
         self._staying.cancel()
         await asyncio.gather(self._staying, return_exceptions=True)
-        await asyncio.gather(self._server.stop(DRAIN_S), *self._ended)
+        # A server whose loop broke may say so here as well: it is gone all the same, and others have to stop yet.
+        await asyncio.gather(self._server.stop(DRAIN_S), *self._ended, return_exceptions=True)
 
     async def _begin(self) -> None:
         self._server = self._make()
