@@ -31,9 +31,10 @@ def sources_hash(folders: Sequence[str] = SOURCES, *, tests: bool = False) -> st
 
 
 def commit() -> str:
-    """With a plus when something has changed since."""
+    """With a plus when some source has changed since. What a proof itself writes is none."""
     try:
-        told = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain"]]
+        status = ["git", "status", "--porcelain", "--", ".", ":!docs"]
+        told = [["git", "rev-parse", "--short", "HEAD"], status]
         found, changed = (subprocess.check_output(each, cwd=REPOSITORY, text=True).strip() for each in told)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
