@@ -7,13 +7,14 @@ import json
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bench.wire import Address, Unavailable, Wire, connect, request
 from tests.checkers.refused_in_time import RefusedInTime
 from tests.checkers.violation import Violation
+from tests.robustness.pausing import pause
 
 TIMEOUT_MS = 2_000
 """For how long a node may try."""
@@ -21,6 +22,8 @@ GRACE_S = 1.5
 """Beyond that, on a machine with a core for each who wants one. A node gives up by its own clock and says so at once;
 what comes on top is the time in which its process and this one, which is all the clients and all the proxies, wait for
 a core: as many times as long as there are more who want one than there are."""
+LOOK_S, LATELY_S = 0.05, 15.0
+"""How often it is looked at how late this process is, and how long that counts."""
 PATIENCE_S = 10.0
 """Beyond that: so long a client waits, longer than any process is stopped and than what a node may take."""
 AVOIDED_S = 0.5
@@ -53,8 +56,30 @@ class Answer(NamedTuple):
         return self.outcome in ("done", "denied")
 
 
-def grace_s() -> float:
-    return GRACE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+class Lateness:
+    """How late this process comes to its own work: it waits for a core as the nodes do, however slow the machine."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    async def watch(self) -> None:
+        while True:
+            due_s = time.monotonic() + LOOK_S
+            await pause(LOOK_S)
+            now_s = time.monotonic()
+            self._seen.append((now_s, now_s - due_s))
+            while self._seen[0][0] < now_s - LATELY_S:
+                self._seen.popleft()
+
+    @property
+    def late_s(self) -> float:
+        """By how much at most, lately."""
+        return max((late_s for _, late_s in self._seen), default=0.0)
+
+    def grace_s(self) -> float:
+        """A question waits for this process when it is sent and when it is answered, and for the node's in between."""
+        load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        return GRACE_S * load + 3 * self.late_s
 
 
 class Nodes:
@@ -64,7 +89,8 @@ class Nodes:
         """`disturbed`: whether something was done to that node's process since that moment."""
         self.addresses = addresses
         self._avoided_until = [0.0] * len(addresses)
-        self._in_time = RefusedInTime(TIMEOUT_MS / 1000, disturbed, grace_s)
+        self.lateness = Lateness()
+        self._in_time = RefusedInTime(TIMEOUT_MS / 1000, disturbed, self.lateness.grace_s)
         self.counts: Counter[str] = Counter()
 
     def choose(self, rng: random.Random) -> int:

@@ -146,13 +146,15 @@ class Robustness:
         self._kept = kept = Kept(nodes, "kept", self._seed, self._told)
         clients.append(kept)
         playing = asyncio.ensure_future(faults.play(is_over))
-        tasks = [playing, *map(asyncio.ensure_future, (self._watch(), *map(self._live, clients[:-1])))]
+        living = [asyncio.ensure_future(self._live(client)) for client in clients[:-1]]
+        watching = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(nodes.lateness.watch())]
+        tasks = [playing, *watching, *living]
         try:
             await self._cut(checking, playing, tasks, faults)
             await self._processes.whole()
             await pause(PEACE_S)
             self._over = True
-            await asyncio.gather(*tasks[2:])
+            await asyncio.gather(*living)
             last = self._slice
             await self._hand_over(checking)
             await checking.finish()

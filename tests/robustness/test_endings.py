@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
 
 from tests.checkers.refused_in_time import RefusedInTime
 from tests.checkers.violation import Violation
-from tests.robustness.asking import Nodes
+from tests.robustness.asking import LOOK_S, Lateness, Nodes
 from tests.robustness.endings import OWNER, Kept, Leaders
 from tests.robustness.leaseclients import hex_id
 from tests.robustness.processes import Processes
+from tests.waiting import until
 
 
 class Told:
@@ -64,3 +66,19 @@ def test_a_machine_that_has_much_to_do_may_take_longer_and_not_for_ever() -> Non
     assert in_time.slowest_s == pytest.approx(3.4)
     with pytest.raises(Violation, match="neither answered nor refused"):
         in_time.ended(1, 10.0, 13.6)
+
+
+def test_a_machine_that_comes_late_to_everything_has_more_time() -> None:
+    async def scenario() -> float:
+        lateness = Lateness()
+        watching = asyncio.ensure_future(lateness.watch())
+        await asyncio.sleep(0)
+        until_s = time.monotonic() + 4 * LOOK_S
+        while time.monotonic() < until_s:
+            pass
+        await until(lambda: lateness.late_s > 0, "it to be seen")
+        watching.cancel()
+        return lateness.late_s
+
+    assert Lateness().late_s == 0
+    assert asyncio.run(scenario()) >= 2 * LOOK_S
