@@ -6,6 +6,7 @@ schedule misses have theirs in tests/hazards and tests/lease.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from coordinator.sweeper import Sweeper
 from tests.sim.workloads import run_seed
 
 SEEDS = 60
+LOST_EVERY = 10
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -250,7 +252,21 @@ def _let_bodies_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Body, "cancel", lambda self: None)
 
 
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what changes something, one in so many: seldom enough does a plan break a connection just then."""
+    attempt, answered = calls.Calls._attempt, itertools.count(1)
+
+    async def unheard(self: calls.Calls, request: Any, endpoint: str, limit_s: float) -> calls.Answer:
+        answer = await attempt(self, request, endpoint, limit_s)
+        if request.body is not None and "request_id" in request.body and next(answered) % LOST_EVERY == 0:
+            raise calls._Retry("its answer was lost", unknown=True)
+        return answer
+
+    monkeypatch.setattr(calls.Calls, "_attempt", unheard)
+
+
 def _new_id_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_answers(monkeypatch)
     attempt = calls.Calls._attempt
 
     async def anew(self: calls.Calls, request: Any, endpoint: str, limit_s: float) -> calls.Answer:
@@ -319,7 +335,7 @@ PLANTED = (
     _plant("never sweep", "locks", "expired_goes progress", _never_sweep),
     _plant("sweep a second and a half late", "locks", "expired_goes", _sweep_late, 1),
     _plant("a body that is not cancelled", "sdk", "one_body", _let_bodies_go_on, 16),
-    _plant("a new request id for each attempt", "sdk", "one_effect linearizable", _new_id_each_attempt, 42),
+    _plant("a new request id for each attempt", "sdk", "one_effect linearizable", _new_id_each_attempt),
     _plant("a watch that goes on from now", "sdk", "every_event progress", _watch_on_from_now, 6),
     _plant("raise the level without the others", "upgrade", "stays_up", _raise_the_level_alone, 2),
 )
