@@ -50,6 +50,10 @@ class Answer(NamedTuple):
     """It was asked from a copy that may be old."""
     aged: bool = False
     """It says how old."""
+    retry_after_s: int = 0
+    """It was refused, and told to stay away for so long."""
+    doubted: bool = False
+    """An earlier try of it ended without an answer."""
 
     @property
     def definite(self) -> bool:
@@ -98,13 +102,21 @@ class Nodes:
         liked = [node for node, until in enumerate(self._avoided_until) if until <= now]
         return rng.choice(liked) if liked and rng.random() >= STUBBORN else rng.randrange(len(self.addresses))
 
-    def ended(self, node: int, answer: Answer, waited: bool) -> None:
+    def ended(self, node: int, answer: Answer, waited: bool, what: str, read_s: float) -> None:
+        """`read_s`: from when on the node owed an answer."""
         self.counts["requests"] += 1
         self.counts[f"status {answer.status}"] += 1
         if answer.status in (0, 503):
             self._avoided_until[node] = answer.ended_s + AVOIDED_S
-        if not waited:
-            self._in_time.ended(node, answer.sent_s, answer.ended_s)
+        if waited:
+            return
+        try:
+            self._in_time.ended(node, read_s, answer.ended_s)
+        except Violation as late:
+            late_s, told = self.lateness.late_s, answer.body.get("error", {}).get("code", "")
+            raise Violation(
+                late.invariant, f"{late}: {what}, {answer.status} {told}; {late_s:.2f} s late here"
+            ) from late
 
     @property
     def slowest_s(self) -> float:
@@ -118,6 +130,8 @@ class Asker:
     def __init__(self, nodes: Nodes, rng: random.Random, pinned: int | None = None) -> None:
         self._nodes, self._rng, self._pinned = nodes, rng, pinned
         self._wires: dict[int, Wire] = {}
+        self._held_until: dict[int, float] = {}
+        """By node: who was told to stay away and asks at once is not read before."""
 
     async def ask(self, method: str, path: str, body: dict[str, Any] | None = None, wait_ms: int = 0) -> Answer:
         """`wait_ms`: how long it may stand in a queue. A node that lost the others keeps it there for longer, and it is
@@ -136,7 +150,10 @@ class Asker:
             if wire is not None:
                 wire.close()
                 self._wires.pop(node, None)
-        self._nodes.ended(node, answer, waited=wait_ms > 0)
+        read_s = max(sent_s, self._held_until.get(node, 0.0))
+        if answer.status == 429:
+            self._held_until[node] = answer.ended_s + answer.retry_after_s
+        self._nodes.ended(node, answer, wait_ms > 0, f"{method} {path}", read_s)
         return answer
 
     async def _wire(self, node: int) -> Wire:
@@ -158,8 +175,8 @@ def _read(raw: bytes, sent_s: float) -> Answer:
         raise Violation("answers", f"a node answered {status}: {content[:300]!r}")
     revision, staleness_ms = _number(head, b"X-Holdfast-Revision: "), _number(head, STALENESS)
     outcome: Outcome = "done" if status == 200 else body["error"]["outcome"]
-    aged = STALENESS in head
-    return Answer(status, outcome, body, revision, staleness_ms, sent_s, ended_s, aged=aged)
+    aged, away_s = STALENESS in head, _number(head, b"Retry-After: ")
+    return Answer(status, outcome, body, revision, staleness_ms, sent_s, ended_s, aged=aged, retry_after_s=away_s)
 
 
 def _number(head: bytes, name: bytes) -> int:

@@ -69,7 +69,7 @@ class Client:
             if answer.definite:
                 self._told(answer, True, operations)
                 self._revisions.told(self.name, path, answer.revision)
-                return answer._replace(sent_s=began_s)
+                return answer._replace(sent_s=began_s, doubted=doubt)
             doubt |= answer.outcome == "unknown"
             await self._breathe()
             if hasty or answer.ended_s - began_s > INSIST_S:

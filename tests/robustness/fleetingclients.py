@@ -38,6 +38,10 @@ class Waiting(LockClient):
         operation = (owner, key, "acquire", ())
         if until_s is None:
             until_s = self.until_s(answer.sent_s, ttl_ms)
+        if wait_ms and answer.doubted and answer.definite:
+            # A try that its connection did not outlive: its node took it back, also what it was granted by then.
+            now.left_open(LOCKS, operation, answer.sent_s)
+            now.may_end(LOCKS, key, owner, None, answer.sent_s)
         if answer.status == 200:
             token = int(answer.body["fencing_token"])
             now.told(LOCKS, operation, answer, ("granted", token))
