@@ -30,6 +30,9 @@ FOUND = (
 since: tests/sim/test_machine_seeds.py, tests/sim/test_upgrade.py."""
 
 NOT_COVERED = (
+    "Known and not mended: for some seconds after all nodes were killed and started again, on a slow machine, requests "
+    "that allow two seconds were answered after up to 4.8 (I18; the robustness run ends there). What a request waits "
+    "for its turn at a busy node does not seem to count as a part of its time.",
     "In the simulation the SDK and the HTTP layer run in one workload only (sdk): locks, sessions, leases, watches, "
     "tasks, resources in circles with their clean-up, shards and holders of copies, without TLS, tokens or gRPC. The "
     "clients of locks, graph and copies call the service of a node, those of registers and tasks propose to the node "
