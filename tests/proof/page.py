@@ -53,7 +53,7 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield "Written by `make proof`. How it is tested: [ARCHITECTURE.md](ARCHITECTURE.md).\n"
     yield f"Written on {figures.date} at commit {figures.commit}.\n"
     failed = [name for name, run in figures.runs.items() if not run["passed"]]
-    told = f"; **parts that failed: {', '.join(failed)}**" if failed else ""
+    told = f"; **parts that failed: {', '.join(failed)}**, which may have ended at one more" if failed else ""
     yield f"Violations found: {figures.violations}{told}.\n"
     yield from _parts(figures.runs)
     yield from goals(figures)

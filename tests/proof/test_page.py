@@ -100,7 +100,7 @@ def test_parts_of_other_sources_are_told() -> None:
 def test_a_part_that_failed_is_named() -> None:
     simulation = simulation_of("locks", 1, {}, [["locks", 3, "fencing"]])
     text = page(Figures("2026-01-02", "abc", {"simulation": run_of(passed=False)}, simulation=simulation))
-    assert "Violations found: 1; **parts that failed: simulation**." in text
+    assert "Violations found: 1; **parts that failed: simulation**, which" in text
 
 
 def test_a_slow_kill_a_failed_call_or_a_lost_bit_misses_its_goal() -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.checkers.violation import Violation
 from tests.robustness.asking import Answer
 from tests.robustness.clients import Client
-from tests.robustness.leaseclients import GONE, hex_id, look_up
 from tests.robustness.leaseclients import KIND as LEASES
+from tests.robustness.leaseclients import look_up, renew
 from tests.robustness.lockclients import ACQUIRE, LockClient
 from tests.robustness.lockclients import KIND as LOCKS
 from tests.robustness.pausing import pause
@@ -116,20 +115,9 @@ class FleetingLeases(Client):
         return lease_told(now, owner, resources, answer, self.until_s(answer.sent_s, ttl_ms))
 
     async def _renew(self, now: Slice, owner: str, chosen: list[tuple[str, int]], ttl_ms: int) -> None:
-        if not chosen:
-            return
-        lease_ids = [hex_id(number) for _, number in chosen]
-        body = {"client_id": owner, "lease_ids": lease_ids, "extend_duration_ms": ttl_ms}
-        answer = await self.beat(body, len(chosen))
-        if answer is None or answer.status != 200:
-            return
-        lost = {failure["lease_id"]: failure["code"] for failure in answer.body["failed"]}
-        if strange := set(lost.values()) - set(GONE):
-            raise Violation("answers", f"a heartbeat of an owner's own leases was refused with {strange}")
-        for (key, number), lease_id in zip(chosen, lease_ids, strict=True):
-            now.told(LEASES, (owner, key, "renew", (number,)), answer, ("gone",) if lease_id in lost else ("ok",))
-            if lease_id not in lost:
-                now.may_end(LEASES, key, owner, number, self.until_s(answer.sent_s, ttl_ms))
+        sent_s, renewed = await renew(self, now, owner, owner, chosen, ttl_ms)
+        for key, number in renewed:
+            now.may_end(LEASES, key, owner, number, self.until_s(sent_s, ttl_ms))
 
     async def _release(self, now: Slice, owner: str, resource: str, mine: dict[str, int]) -> None:
         answer = await self.change("/api/v1/leases/release", {"resource_id": resource, "client_id": owner})

@@ -44,20 +44,7 @@ class LeaseClient(Client):
                 now.left_open(KIND, operation, answer.sent_s)
 
     async def _renew(self, now: Slice, owner: Owner) -> None:
-        chosen = owner.some_numbers(self.rng, AT_ONCE)
-        if not chosen:
-            return
-        lease_ids = [hex_id(number) for _, number in chosen]
-        body = {"client_id": owner.name, "lease_ids": lease_ids, "extend_duration_ms": LEASE_MS}
-        answer = await self.beat(body, len(chosen))
-        if answer is None or answer.status != 200:
-            return
-        lost = {failure["lease_id"]: failure["code"] for failure in answer.body["failed"]}
-        if strange := set(lost.values()) - set(GONE):
-            raise Violation("answers", f"a heartbeat of an owner's own leases was refused with {strange}")
-        for (key, number), lease_id in zip(chosen, lease_ids, strict=True):
-            result = ("gone",) if lease_id in lost else ("ok",)
-            now.told(KIND, (self.name, key, "renew", (number,)), answer, result)
+        await renew(self, now, owner.name, self.name, owner.some_numbers(self.rng, AT_ONCE), LEASE_MS)
 
     async def _release(self, now: Slice, owner: Owner) -> None:
         resource = self.rng.choice(owner.resources)
@@ -98,3 +85,20 @@ async def look_up(client: Client, now: Slice, chosen: Sequence[tuple[str, int]])
 
 def hex_id(number: int) -> str:
     return f"{number:016x}"
+
+
+async def renew(
+    client: Client, now: Slice, owner: str, who: str, chosen: list[tuple[str, int]], ttl_ms: int
+) -> tuple[float, list[tuple[str, int]]]:
+    """By a heartbeat, in the owner's name and told as done by `who`: when it was sent, and those that were renewed."""
+    lease_ids = [hex_id(number) for _, number in chosen]
+    body = {"client_id": owner, "lease_ids": lease_ids, "extend_duration_ms": ttl_ms}
+    answer = await client.beat(body, len(chosen)) if chosen else None
+    if answer is None or answer.status != 200:
+        return 0.0, []
+    lost = {failure["lease_id"]: failure["code"] for failure in answer.body["failed"]}
+    if strange := set(lost.values()) - set(GONE):
+        raise Violation("answers", f"a heartbeat of an owner's own leases was refused with {strange}")
+    for (key, number), lease_id in zip(chosen, lease_ids, strict=True):
+        now.told(KIND, (who, key, "renew", (number,)), answer, ("gone",) if lease_id in lost else ("ok",))
+    return answer.sent_s, [pair for pair, lease_id in zip(chosen, lease_ids, strict=True) if lease_id not in lost]
