@@ -142,6 +142,8 @@ def test_a_cancel_that_comes_after_the_grant(driver: Driver, asked_again: bool) 
         assert driver.holders() == []
         assert driver.machine.outcome("default", b"id") is None
         assert driver.code(cancel) == "unknown_waiter"
+        anew = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+        assert isinstance(anew, r.LockGranted) and anew.fencing_token == held.fencing_token + 2, "after one taken back"
 
 
 def test_several_keys_granted_to_nobody_are_given_back(driver: Driver) -> None:
