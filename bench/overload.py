@@ -71,17 +71,24 @@ async def greedy(address: Address) -> None:
     refused_ms: list[float] = []
     held_ms: list[float] = []
     """Of those asked at once after a refusal, which says when to come again: until then they are not read."""
+    after_ms: list[float] = []
+    """Of the same, from when they were told to come again."""
 
     async def client(number: int) -> None:
-        wire, refused = await connect(address), False
+        wire = await connect(address)
+        told_ms: float | None = None
         asked = acquire("greedy", f"lock-{number}")
         while True:
-            began, held = time.perf_counter(), refused
+            began, before_ms = time.perf_counter(), told_ms
             answer = await wire.ask(asked)
+            spent_ms = (time.perf_counter() - began) * 1000
             statuses[int(answer[9:12])] += 1
-            refused = answer[9:12] == b"429"
-            if refused:
-                (held_ms if held else refused_ms).append((time.perf_counter() - began) * 1000)
+            told_ms = away_ms(answer) if answer[9:12] == b"429" else None
+            if told_ms is not None and before_ms is None:
+                refused_ms.append(spent_ms)
+            elif told_ms is not None and before_ms is not None:
+                held_ms.append(spent_ms)
+                after_ms.append(spent_ms - before_ms)
 
     clients = [asyncio.create_task(client(number)) for number in range(GREEDY_CONNECTIONS)]
     print("asking", flush=True)
@@ -90,13 +97,20 @@ async def greedy(address: Address) -> None:
         each.cancel()
     ended = await asyncio.gather(*clients, return_exceptions=True)
     broken = [str(each) for each in ended if not isinstance(each, asyncio.CancelledError)]
-    spent = {"refused_ms": percentiles(refused_ms), "held_ms": percentiles(held_ms)}
-    print(json.dumps({"statuses": statuses, **spent, "broken": broken[:3]}), flush=True)
+    spent = {"refused_ms": refused_ms, "held_ms": held_ms, "after_ms": after_ms}
+    shown = {name: percentiles(each) for name, each in spent.items()}
+    print(json.dumps({"statuses": statuses, "held": len(held_ms), **shown, "broken": broken[:3]}), flush=True)
+
+
+def away_ms(answer: bytes) -> float:
+    """For how long a refusal says to stay away; 0: it does not say, and the next request is read at once."""
+    head = answer.partition(b"\r\n\r\n")[0].lower()
+    return 1e3 * int(head.partition(b"\r\nretry-after:")[2].partition(b"\r\n")[0] or 0)
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
     ordered = sorted(values) or [0.0]
-    return {f"p{part}": round(ordered[min(len(ordered) - 1, len(ordered) * part // 100)], 2) for part in (50, 99)}
+    return {f"p{part}": round(ordered[min(len(ordered) - 1, len(ordered) * part // 100)], 2) for part in (50, 99, 100)}
 
 
 @contextmanager

@@ -6,7 +6,8 @@ these methods in the place of its own serializer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cluster.clusterclock import ClusterClock
 from cluster.guards import Guards
@@ -14,6 +15,9 @@ from cluster.membership import Membership
 from cluster.options import Limits
 from cluster.ports import Committed, Denied, Entry, NodeTooOld, Outcome, StateMachine, Unknown
 from cluster.snapshots import SnapshotCorrupt, SnapshotMeta, SnapshotReader, SnapshotStore
+
+TAKING_PART = 10
+"""Snapshots take at most a tenth as long as applying what they save others to apply."""
 
 
 class _Sending:
@@ -33,6 +37,7 @@ class Compaction:
         *,
         limits: Limits,
         guards: Guards,
+        now: Callable[[], float],
         paced: Callable[[str], bool],
         restored: Callable[[int], None],
         fatal: Callable[[str], None],
@@ -43,6 +48,7 @@ class Compaction:
         self._membership = membership
         self._limits = limits
         self._guards = guards
+        self._now = now
         self._is_paced = paced
         self._restored = restored
         self._fatal = fatal
@@ -57,6 +63,10 @@ class Compaction:
         self.last_bytes = 0
         self.last_index = 0
         """The index the newest snapshot covers."""
+        self._applying_s = 0.0
+        """What applying took since the last one was begun."""
+        self._taking_s = self._began = 0.0
+        """How long the last one took, and when it was begun."""
 
     # --- taking ----------------------------------------------------------------------------------------------
 
@@ -65,9 +75,18 @@ class Compaction:
         return self._state == "busy"
 
     def due(self, log_bytes: int, log_entries: int) -> bool:
-        """The log has outgrown the snapshot: writing it costs no more than what it saves."""
-        budget = max(self._limits.log_bytes, self.last_bytes)
-        return not self.busy and (log_bytes > budget or log_entries > self._limits.log_entries)
+        """The log has outgrown the snapshot: writing it costs no more than what it saves. In bytes, or in the time
+        that a cluster of which all nodes start again needs until it serves: it must apply all of it."""
+        budget, replay_s = max(self._limits.log_bytes, self.last_bytes), self._limits.replay_ms / 1000
+        long = self._applying_s > max(replay_s, TAKING_PART * self._taking_s)
+        return not self.busy and (log_bytes > budget or log_entries > self._limits.log_entries or long)
+
+    def apply(self, index: int, now_ms: int, commands: Sequence[bytes]) -> Sequence[Any]:
+        """By the machine. What that takes is what a snapshot would save."""
+        began = self._now()
+        results = self._machine.apply(index, now_ms, commands)
+        self._applying_s += self._now() - began
+        return results
 
     def finished(self) -> tuple[str, int]:
         state = self._state
@@ -84,6 +103,7 @@ class Compaction:
             last=last, prev=prev, now_ms=self._clock.applied_ms, config=self._membership.encoded_at(last[1])
         )
         self._state, self._snapshot_id = "busy", snapshot_id
+        self._applying_s, self._began = 0.0, self._now()
         self._store.take(meta, self._machine.freeze(), self._taken)
 
     def _taken(self, meta: SnapshotMeta | None, error: BaseException | None) -> None:
@@ -91,6 +111,7 @@ class Compaction:
         if self._state != "busy":
             return
         self._state = "failed" if meta is None else "done"
+        self._taking_s = self._now() - self._began
         if meta is not None:
             self._note_size()
 

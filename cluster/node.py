@@ -66,8 +66,7 @@ class ClusterNode:
         self._scheduler = scheduler
         self._transport = transport
         self._stop_process = stop_process
-        self.on_event = on_event
-        self.guards = guards
+        self.on_event, self.guards = on_event, guards
         self._step_wanted = False
         self._slow_at = 0.0
         self._seen: tuple[str | None, int] = (None, 0)
@@ -94,6 +93,7 @@ class ClusterNode:
             self.membership,
             limits=limits,
             guards=guards,
+            now=self.clock.now,
             paced=lambda peer: peer in self.engine.paced,
             restored=self._on_restored,
             fatal=self.fatal,
@@ -257,9 +257,9 @@ class ClusterNode:
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, ())
             return
         if payload[:1] in COMMAND_KINDS:
-            now_ms, commands = msgpack.unpackb(memoryview(payload)[1:], use_list=True)
-            now_ms = self.cluster_clock.apply(now_ms)
-            results = self._machine.apply(index, now_ms, commands)
+            stamp, commands = msgpack.unpackb(memoryview(payload)[1:], use_list=True)
+            now_ms = self.cluster_clock.apply(stamp)
+            results = self.compaction.apply(index, now_ms, commands)
             if self.proposer.applied(index, term, now_ms, results):
                 # Whoever sent commands of it has clients that wait until it has applied them, too.
                 self.engine.hurry()

@@ -63,7 +63,7 @@ class Limits:
     that costs more is not split. A quarter of it while several lanes are in use."""
     append_bytes: int = 1 * MIB
     """Entries sent in one append message, unless a single entry is larger."""
-    apply_bytes: int = 64 * KIB
+    apply_bytes: int = 8 * KIB
     """Entries applied in one step, or a single larger one: between steps everything else gets its turn."""
     frame_bytes: int = 24 * MIB
     queue_commands: int = 100_000
@@ -74,6 +74,9 @@ class Limits:
     log_bytes: int = 64 * MIB
     """Log since the last snapshot that triggers the next one (or the snapshot's own size, if larger)."""
     log_entries: int = 200_000
+    replay_ms: int = 5_000
+    """The same by how long it took to apply: so long, at least, a cluster that was cut off from power applies it again
+    before it serves. More where taking a snapshot takes long."""
     retain_bytes: int = 16 * MIB
     """Log kept behind a snapshot, so that a follower a little behind needs no snapshot."""
     log_memory_bytes: int = 8 * MIB
@@ -85,6 +88,8 @@ class Limits:
             raise OptionsError("limits.frame_bytes must exceed command_bytes and append_bytes by at least 1 MiB")
         if self.entry_bytes > self.command_bytes:
             raise OptionsError("limits.entry_bytes must not exceed limits.command_bytes")
+        if self.replay_ms < 100:
+            raise OptionsError("limits.replay_ms must be at least 100: less would be nothing but snapshots")
         if not 1 <= self.entry_cost <= 1 << 16:
             raise OptionsError("limits.entry_cost must be between 1 and 65,536")
         if self.link_buffer_bytes < self.frame_bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 
+@lru_cache(maxsize=1_024)
 def place_of(address: str) -> str:
     """Where an IP address is: whoever has one IPv6 address has the 2^64 around it."""
     known = ipaddress.ip_address(address.partition("%")[0])

@@ -47,6 +47,8 @@ class Forwarded:
     cost: int
     commands: Sequence[bytes]
     size: int
+    came: float
+    """When, by this node's clock."""
 
     over = False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -37,6 +38,9 @@ BACKGROUND_PART = 4
 """The part of an entry's cost that background work may take: a quarter."""
 MAX_FORWARDS = 4
 """Parts of one lane on their way to the leader at once."""
+
+PARTS_KEPT = 4
+"""For so many times as long as their sender waits, parts of others stay with a leader that cannot take them yet."""
 
 
 class Proposer:
@@ -121,8 +125,8 @@ class Proposer:
             elif not self._lanes.has_room(lane, len(commands), size):
                 self._reply(peer, sequence, incarnation, refused="overloaded")
             else:
-                self._has_parts = True
-                self._lanes.add(Forwarded(peer, sequence, incarnation, lane, cost_of(size, cost), commands, size))
+                self._has_parts, part = True, (lane, cost_of(size, cost), commands, size, self._clock.now())
+                self._lanes.add(Forwarded(peer, sequence, incarnation, *part))
 
     def _reply(self, peer: str, sequence: int, incarnation: int, **fields: Any) -> None:
         self._send(peer, {"type": "forward_reply", "sequence": sequence, "incarnation": incarnation, **fields})
@@ -134,7 +138,9 @@ class Proposer:
         if self._engine.is_leader:
             self._append_batches()
         else:
-            self._refuse_peers()
+            if self._has_parts:
+                self._has_parts = False
+                self._give_back(-inf)
             self._forward_batches()
 
     def _append_batches(self) -> None:
@@ -187,12 +193,12 @@ class Proposer:
             cost = max(cost - sum(item.cost for item in batch), -(-cost // 2))
         return batch + self._lanes.take(room, cost, background=False, first=not batch)
 
-    def _refuse_peers(self) -> None:
-        if self._has_parts:
-            self._has_parts = False
-            for item in self._lanes.withdraw(lambda item: isinstance(item, Forwarded)):
-                if isinstance(item, Forwarded):
-                    self._reply(item.peer, item.sequence, item.incarnation, refused="not_leader")
+    def _give_back(self, age: float) -> None:
+        """Parts of others that have been here for so long: who sent them knows who still waits for which command."""
+        before = self._clock.now() - age
+        for item in self._lanes.withdraw(lambda item: isinstance(item, Forwarded) and item.came < before):
+            if isinstance(item, Forwarded):
+                self._reply(item.peer, item.sequence, item.incarnation, refused="not_leader")
 
     def _forward_batches(self) -> None:
         leader = self._engine.leader if self._takes_forwards(self._engine.leader) else None
@@ -310,6 +316,9 @@ class Proposer:
         now = self._clock.now()
         if not self._guards.proposal_deadline:
             return
+        if self._has_parts and not self._leadership.ready:
+            # A leader that has yet to apply a long log would collect all that is asked meanwhile, over and over.
+            self._give_back(PARTS_KEPT * self._retry_after)
         # Whoever is told may propose again at once.
         for item in self._lanes:
             if isinstance(item, Proposal) and item.deadline <= now:

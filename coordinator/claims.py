@@ -15,10 +15,11 @@ from hashlib import blake2b
 from typing import Protocol
 
 from cluster.ports import Committed, Denied, Outcome
+from coordinator.lockwaits import CANCEL_S
 from coordinator.machine.commands import ClaimReclaims, Command, ReturnReclaims
 from coordinator.machine.results import Denied as Refused
 from coordinator.machine.results import ReclaimsClaimed, Result
-from coordinator.service import CANCEL_S, Service
+from coordinator.service import Service
 from coordinator.watches import Topic
 
 CLAIMED_AT_ONCE = 50

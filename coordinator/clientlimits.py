@@ -35,9 +35,20 @@ SEND_S = 30.0
 LINGER_S = 2.0
 """How long the rest of a body that nobody wants is read, so that the refusal arrives."""
 LOOK_S = 0.5
-"""How often the connections are looked at: by so much a bound in seconds may be exceeded."""
+"""How often the connections are looked at: by so much a bound in seconds may be exceeded, and by more only while
+thousands are ended at once."""
+TURN_ACCEPTS = 8
+"""So many come in in one turn of the event loop at most. One at a time, everybody who was cut off with a node that
+starts again would stand at its door for as many turns, and those are long while it reads what it missed."""
+ACCEPT_S = 0.004
+"""One comes in, and one more for each of these that the last turn took: where turns are short, a crowd that comes in
+makes them no longer."""
 TURN_LOOKS = 32
-"""So many are looked at in one turn of the event loop: a thousand that are closed together keep nobody waiting."""
+"""So many are looked at in one turn of the event loop."""
+TURN_ENDS = 4
+"""So many of these are ended, then others have their turns: a thousand whose time is over keep nobody waiting."""
+ENDS_PAUSE_S = 0.001
+"""So long they have them."""
 
 # --- one node -----------------------------------------------------------------------------------------------------
 
@@ -80,9 +91,11 @@ TURN_REQUESTS = 8
 """Of one namespace begin in one turn of the event loop; a crowd waits for the next turns, others pass it."""
 IN_WORK = 64
 """Of one namespace while others are here as well: what it asks beyond that waits for its turn, before the log."""
-LATE_S = 0.001_8
-"""A loop that comes so much too late to its work, two milliseconds of its clock, has too much: IN_WORK is halved each
-time that is seen, down to TURN_REQUESTS, and grows by one each time it is not. For what is in work, others wait."""
+LONG_TURN_S = 0.000_5
+"""A node whose event loop takes so long for a turn has too much to do, and an answer needs ten of them: IN_WORK is
+halved each time that is seen, down to TURN_REQUESTS, and grows by one each time it is not."""
+PACE_TURNS = 4
+"""So many turns are looked at each time."""
 CROWD_MOST = 256
 """Of one namespace while others are here as well: more may not wait for a turn, whoever it is that asks too much."""
 SHARED_S = 1.0

@@ -11,13 +11,14 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.host import Host
 from cluster.ports import Committed, Denied, Frozen, NodeTooOld, Outcome, Unknown
 from coordinator.lanes import lane_of
+from coordinator.lockwaits import LockWaits, Wait
 from coordinator.machine import results as r
 from coordinator.machine.codec import check_command, encode_command
 from coordinator.machine.commands import (
@@ -40,13 +41,8 @@ from coordinator.watches import Hub
 
 Consistency = Literal["linearizable", "bounded", "local"]
 
-OUTAGE_S = 60.0
-"""The cluster clock stands still in an outage, and with it a waiter's deadline: by so much a request outlasts it."""
-CANCEL_S = 30.0
 INSIST_S = (0.05, 1.0)
 """The first pause before what was refused is asked again, and the longest."""
-TIDY_MAX = 10_000
-"""Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
 
 FRESH_MS, LOOK_S = 1_000, 1.0
 """A node that was up to date so lately need not ask its leader before it tells how old its state is; who is asked has
@@ -135,10 +131,7 @@ class Service:
         self.hub = replica.hub
         self.telemetry = replica.telemetry
         self.clock = replica.clock
-        self._waiting: set[asyncio.Future[Any]] = set()
-        """Requests that wait for a lock."""
-        self._asked: dict[tuple[str, bytes], int] = {}
-        """Of requests that wait here, the last revision at which this node asked for them."""
+        self.waits = LockWaits(self)
         self._tidying: set[asyncio.Task[None]] = set()
         self.claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self.searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
@@ -210,100 +203,14 @@ class Service:
     async def acquire(
         self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes | None, timeout: float = 5.0
     ) -> Outcome:
-        """Waits as long as the command says, and ends with a grant, `LockBusy` or a denial. Cancelled, so is the wait.
-
-        The hub is asked for the request's events before the command is proposed: a grant in the same entry, or
-        before this task runs again, is there when it looks.
-        """
+        """Waits as long as the command says; ends with a grant, `LockBusy` or a denial. Cancelled, so is the wait."""
         if not command.block_time_ms:
-            return self.still_held(namespace, await self.propose(namespace, command, request_id, timeout))
-        if self.hub.stopping:
-            return Denied("stopping", "this node is stopping: ask another")
-        request_id = request_id or _own_id()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + command.block_time_ms / 1000
-        dismissed = False
-        try:
-            async with asyncio.timeout_at(until + timeout + OUTAGE_S) as limit:
-                while not dismissed or loop.time() < until:
-                    outcome = await self._acquire_once(namespace, command, request_id, timeout)
-                    if isinstance(outcome, Committed | Denied | Unknown):
-                        return self.still_held(namespace, outcome)
-                    if outcome == "dismissed":
-                        # Another connection of the same request closed and took the waiter along, but this one is
-                        # here: it queues again. The command stays as it was, or its id would stand for two requests.
-                        dismissed = True
-                        limit.reschedule(until + timeout)
-        except TimeoutError:
-            if not dismissed:
-                message = "the cluster did not answer in time; repeat it only under the same request id"
-                return Unknown("deadline", message)
-        return Committed(self.revision, self.machine.now_ms, self._result_of(namespace, command, ()))
-
-    async def _acquire_once(
-        self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, timeout: float
-    ) -> Outcome | Literal["again", "dismissed"]:
-        """`again`: a snapshot, the end of an earlier wait of this request, or another who asks for it, came in between.
-        `dismissed`: somebody else took this waiter out of the queue."""
-        future = self.hub.expect(namespace, request_id)
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(ended)
-        proposal = asyncio.ensure_future(self.propose(namespace, command, request_id, timeout))
-        try:
-            # Shielded: what the log says of a command that has left must be known, to take it back.
-            outcome = await asyncio.shield(proposal)
-            if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
-                return outcome
-            self._asked[namespace, request_id] = max(self._asked.get((namespace, request_id), 0), outcome.index)
-            events = await asyncio.shield(future)
-            if events and events[0].waiter_id != outcome.result.waiter_id:
-                return "again"
-            if events is not None:
-                return self._ended(namespace, command, request_id, events)
-            self._leave(namespace, command, request_id, proposal)
-            return Denied("stopping", "this node is stopping, and you are out of the queue: ask another node")
-        except asyncio.CancelledError:
-            if self.hub.forget(namespace, request_id, future) and len(self._tidying) < TIDY_MAX:
-                self._leave(namespace, command, request_id, proposal)
-            raise
-        finally:
-            if self.hub.forget(namespace, request_id, future):
-                self._asked.pop((namespace, request_id), None)
-            self._waiting.discard(ended)
-            ended.set_result(None)
-
-    def _ended(
-        self, namespace: str, command: AcquireLock | AcquireLocks, request_id: bytes, events: tuple[Event, ...]
-    ) -> Outcome | Literal["again", "dismissed"]:
-        if not events:
-            return "again"
-        if events[0].kind == "wait_cancelled":
-            return "dismissed"
-        if self.machine.last_asked(namespace, request_id) > self._asked.get((namespace, request_id), 0):
-            # Somebody asked for it after this node did, and would take it along on hanging up: not if asked once more.
-            return "again"
-        result = self.machine.outcome(namespace, request_id)
-        if result is None or isinstance(result, r.LockWaiting):
-            result = self._result_of(namespace, command, events)
-        if isinstance(result, r.LockBusy):
-            self.telemetry.denials["lock_held"] += 1
-        return Committed(events[0].revision, self.machine.now_ms, result)
-
-    def _result_of(
-        self, namespace: str, command: AcquireLock | AcquireLocks, events: tuple[Event, ...]
-    ) -> r.LockGranted | r.LocksGranted | r.LockBusy:
-        """From the events alone, when the machine has forgotten the request meanwhile (limits.MAX_REQUESTS)."""
-        granted = [event for event in events if event.kind == "lock_granted"]
-        if not granted:
-            key = command.lock_key if isinstance(command, AcquireLock) else command.lock_keys[0]
-            return r.LockBusy(key, command.client_id, None, 0)
-        views = self.machine.leases(namespace, [event.number for event in granted])
-        grants = []
-        for event, view in zip(granted, views, strict=True):
-            ttl_ms = 0 if view is None else view.ttl_ms
-            ends_ms = self.machine.now_ms + ttl_ms
-            grants.append(r.LockGranted(event.key, event.owner, event.fencing_token, event.number, 1, ttl_ms, ends_ms))
-        return grants[0] if isinstance(command, AcquireLock) else r.LocksGranted(tuple(grants))
+            outcome = await self.propose(namespace, command, request_id, timeout)
+        elif self.hub.stopping:
+            outcome = Denied("stopping", "this node is stopping: ask another")
+        else:
+            outcome = await self.waits.acquire(Wait(namespace, command, request_id or _own_id(), timeout))
+        return self.still_held(namespace, outcome)
 
     def still_held(self, namespace: str, outcome: Outcome) -> Outcome:
         """A grant remembered from an earlier try of the same request may be over by now: that is not acquired."""
@@ -321,36 +228,29 @@ class Service:
                 return Committed(outcome.index, outcome.now_ms, r.Denied(code, message))
         return outcome
 
-    def _leave(
-        self,
-        namespace: str,
-        command: AcquireLock | AcquireLocks,
-        request_id: bytes,
-        proposal: asyncio.Future[Outcome],
-    ) -> None:
-        """Nobody is here to be answered: out of the queue, or, granted meanwhile, out of the lock."""
-        asked = self._asked.get((namespace, request_id), 0)
-
-        async def cancel() -> None:
-            outcome = await proposal
-            if isinstance(outcome, Committed) and isinstance(outcome.result, r.LockWaiting):
-                last = max(asked, outcome.index)
-                leaving = CancelWaiter(outcome.result.waiter_id, request_id, last)
-                await self.insist(namespace, leaving, command.block_time_ms / 1000 + CANCEL_S)
-            # Else granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
-
-        self.tidy(cancel())
-
     async def insist(self, namespace: str, command: Command, patience_s: float) -> Outcome:
         """Until it is in the log: nobody is left to ask again. Of what may be applied twice."""
         loop = asyncio.get_running_loop()
-        until, pause_s = loop.time() + patience_s, INSIST_S[0]
+        until = loop.time() + patience_s
+        pauses_s = self.pauses()
         while True:
             outcome = await self.propose(namespace, command, None, max(0.001, until - loop.time()))
+            pause_s = next(pauses_s)
             if isinstance(outcome, Committed) or outcome.code == "stopping" or loop.time() + pause_s >= until:
                 return outcome
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, INSIST_S[1])
+
+    @staticmethod
+    def pauses() -> Iterator[float]:
+        """Before what was refused is asked again, and again."""
+        pause_s, longest_s = INSIST_S
+        while True:
+            yield pause_s
+            pause_s = min(2 * pause_s, longest_s)
+
+    @property
+    def tidying(self) -> int:
+        return len(self._tidying)
 
     def tidy(self, undoing: Coroutine[Any, Any, None]) -> None:
         """In the background; a node that stops waits for it."""
@@ -389,8 +289,8 @@ class Service:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 # Those that were woken just now have yet to say that they leave their queues.
-                while self._waiting or self._tidying:
-                    await asyncio.wait([*self._waiting, *self._tidying])
+                while self.waits.here or self._tidying:
+                    await asyncio.wait([*self.waits.here, *self._tidying])
         for task in self._tidying:
             task.cancel()
 

@@ -18,8 +18,8 @@ from coordinator.machine.results import Swept
 from coordinator.service import Service
 
 PULSE_MS = 1_000
-LIMIT_MIN = 100
-"""Of what a backlog is worked off with."""
+LIMIT_MIN = 10
+"""Of what a backlog is worked off with, if what every entry does of it takes long enough."""
 APPLY_S = 0.001
 """A sweep may hold up the log for about so long: a lock that is asked for meanwhile hardly notices."""
 

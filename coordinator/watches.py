@@ -163,6 +163,10 @@ class Hub:
             self._expected.pop((namespace, request_id), None)
         return not waiting
 
+    def expects(self, namespace: str, request_id: bytes) -> bool:
+        """Somebody here waits for that request."""
+        return (namespace, request_id) in self._expected
+
     @property
     def waiting(self) -> int:
         return sum(map(len, self._expected.values()))

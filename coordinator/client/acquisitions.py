@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.calls import Answer, new_request_id
-from coordinator.client.errors import Denied, HoldfastError, NotFound, OutcomeUnknown
+from coordinator.client.errors import Denied, HoldfastError, NotFound, OutcomeUnknown, is_remembered
 from coordinator.client.identity import client_of
 from coordinator.client.resources import quoted
 
@@ -107,6 +107,11 @@ class Acquisitions:
         except (OutcomeUnknown, asyncio.CancelledError):
             self.leave_open(acquisition)
             raise
+        except Denied as refusal:
+            # For want of room, say: the try that nobody heard of may find some yet.
+            if acquisition.goes_on and not is_remembered(refusal):
+                self.leave_open(acquisition)
+            raise
 
     def leave_open(self, acquisition: Acquisition) -> None:
         if not self._client.calls.closed:
@@ -168,8 +173,8 @@ class Acquisitions:
                     "POST", acquisition.path, acquisition.body,
                     waits=acquisition.wait_s, request_id=acquisition.request_id, accepts=(409,),
                 )  # fmt: skip
-        except Denied:
-            return True
+        except Denied as refusal:
+            return is_remembered(refusal)
         except TimeoutError:
             # It waited, if there was somebody to wait at: one who does not answer now did not see it hang up either.
             await self._client.calls.call("GET", "/cluster")

@@ -112,7 +112,9 @@ class SyncBlock(Generic[A, S]):
         except Interrupted as late:  # it came on the way out
             block = self._blocks.last()
             block.ended()
+            block.took(late)
             error = error or late
+        block.took(error)
         self._blocks.take()
         try:
             self._thread.run(block.leave())

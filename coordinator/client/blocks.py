@@ -27,8 +27,13 @@ _here = threading.local()
 class Interrupted(LockLost):
     """Raised in the block's thread, which makes it without arguments; the block's end replaces it by the reason."""
 
+    block: Block[Any] | None = None
+    """Of a class that is made for one block: which. So it is known when it came."""
+
     def __init__(self, message: str = "ownership could not be confirmed in time") -> None:
         super().__init__(message, code="lock_lost")
+        if self.block is not None:
+            self.block.heard = True
 
 
 class Block(Generic[T]):
@@ -45,6 +50,9 @@ class Block(Generic[T]):
         self._thread_id = threading.get_ident()
         self._gate = threading.Lock()
         self._running = self._lost = self._interrupted = False
+        self.heard = False
+        """Its exception came, and no other block's end has taken it for its own. One that came when the block's end had
+        just been called, and was not under way yet, leaves the block without that end: it must not come again."""
         self._left = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -90,7 +98,7 @@ class Block(Generic[T]):
     def _raise_in_block(self) -> None:
         if self._interrupt and self._running and self._lost:
             self._interrupted = True
-            _raise_in(self._thread_id, Interrupted)
+            _raise_in(self._thread_id, type(Interrupted.__name__, (Interrupted,), {"block": self}))
 
     def give_up(self) -> None:
         """The thread did not come to its block, however far entering had come."""
@@ -112,10 +120,15 @@ class Block(Generic[T]):
         with self._gate:
             self._running = False
             if self._interrupted:
-                _clear()
+                self.took(_clear())
         around = _open_here()
         if self in around:
             around.remove(self)
+
+    def took(self, error: BaseException | None) -> None:
+        """The end of this block was told of `error`: if that is another's, the other has not been heard."""
+        if isinstance(error, Interrupted) and error.block not in (None, self):
+            error.block.heard = False
 
     @staticmethod
     def tell_others() -> None:
@@ -128,7 +141,7 @@ class Block(Generic[T]):
             block._tell_again()
 
     def _tell_again(self) -> None:
-        if self._interrupt and self._lost and self._task is not None:
+        if self._interrupt and self._lost and not self.heard and self._task is not None:
             loop = self._task.get_loop()
             with contextlib.suppress(RuntimeError):  # its client is closed, and tells nothing any more
                 loop.call_soon_threadsafe(loop.call_later, AFTER_S, self._raise_if_running)
@@ -157,8 +170,8 @@ def _raise_in(thread_id: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
-def _clear() -> None:
-    """From here on no exception is on its way to this thread.
+def _clear() -> Interrupted | None:
+    """From here on no exception is on its way to this thread; the one that came.
 
     One more takes the place of what may be on its way, and is caught. To ask for none instead would leave CPython 3.11
     looking for an exception at every call from then on, and standing still in the first function that is traced.
@@ -167,5 +180,5 @@ def _clear() -> None:
         _raise_in(threading.get_ident(), Interrupted)
         while True:  # it comes when the call above is over, or with the first turn of this
             pass
-    except Interrupted:
-        pass
+    except Interrupted as came:
+        return came

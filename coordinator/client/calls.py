@@ -1,8 +1,10 @@
 """Requests to the cluster: any node, the leader preferred, repeated as their outcome allows, never past their deadline.
 
-A request that was refused is not repeated. One that nobody took is sent to the next node. One whose outcome is unknown,
-because the connection broke or the answer said so, is repeated under its request id, which applies it once. So is one
-that waits at a node which stands still: another node is asked before the first is hung up on, so it keeps its place.
+A request that was refused is not repeated. (After a try whose outcome is unknown, only a refusal that the cluster
+remembers is one: any other leaves open what becomes of that try.) One that nobody took is sent to the next node. One
+whose outcome is unknown, because the connection broke or the answer said so, is repeated under its request id, which
+applies it once. So is one that waits at a node which stands still: another node is asked before the first is hung up
+on, so it keeps its place.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import aiohttp
 
 from coordinator.client import clock
 from coordinator.client.endpoints import named
-from coordinator.client.errors import HoldfastError, OutcomeUnknown, TooMuch, Unavailable, denied
+from coordinator.client.errors import Denied, HoldfastError, OutcomeUnknown, TooMuch, Unavailable, denied, is_remembered
 from coordinator.client.members import Members
 from coordinator.client.pulse import Pulse
 
@@ -180,14 +182,13 @@ class Calls:
 
         `content` is sent in the place of `body`, and without a request id: it must be something that may be repeated.
         """
-        limit_s = self.timeout if timeout is None else timeout
+        what, limit_s = f"{method} {path}", self.timeout if timeout is None else timeout
         until = clock.now() + limit_s + waits
         # A node that is silent leaves time for the others: who is given little must not spend it all on the first.
         attempt_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / len(self.endpoints))) + waits
         mutates = method != "GET" and path not in POSTED_READS
         if mutates and content is None:
-            request_id = request_id or new_request_id()
-            body = {**(body or {}), "request_id": request_id}
+            body = {**(body or {}), "request_id": (request_id := request_id or new_request_id())}
         request = _Request(method, path, body, query, accepts, content, headers)
         least_s = min(LAST_ATTEMPT_S, LAST_ATTEMPT_AT * limit_s) if mutates else 0.0
         unknown, reached, pause_s, failure = False, False, FIRST_PAUSE_S, "no attempt was made"
@@ -200,6 +201,10 @@ class Calls:
                     if not waits:
                         return await self._attempt(request, endpoint, min(left, attempt_s))
                     return await self._wait_at(request, endpoint, min(left, attempt_s), asking)
+                except Denied as refusal:
+                    if not unknown or is_remembered(refusal):
+                        raise
+                    raise _unknown(what, f"{failure}; refused since: {refusal}", request_id) from refusal
                 except _Retry as retry:
                     failure, reached = str(retry), reached or retry.reached
                     unknown = unknown or (retry.unknown and mutates)
@@ -208,10 +213,7 @@ class Calls:
                     if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
                         await _pause(max(retry.pause_s, pause_s), until)
                         pause_s = min(2 * pause_s, MAX_PAUSE_S, max(FIRST_PAUSE_S, limit_s / PAUSES))
-        if not unknown:
-            raise _untaken(f"{method} {path}", failure, mutates=mutates)
-        told = f"{method} {path} was sent, and no node could say what became of it: {failure}"
-        raise OutcomeUnknown(told, request_id=request_id)
+        raise _unknown(what, failure, request_id) if unknown else _untaken(what, failure, mutates=mutates)
 
     async def _wait_at(self, request: _Request, endpoint: str, limit_s: float, asking: _Asking) -> Answer:
         """An attempt that may take long, at a node that is looked at meanwhile. Left, it goes on until all is over."""
@@ -261,6 +263,11 @@ class Calls:
         if status < 400 or status in request.accepts:
             return Answer(status, content, int(headers.get("X-Holdfast-Revision") or 0), sent)
         raise _failure(endpoint, status, content, headers.get("Retry-After"))
+
+
+def _unknown(what: str, failure: str, request_id: str | None) -> OutcomeUnknown:
+    told = f"{what} was sent, and no node could say what became of it: {failure}"
+    return OutcomeUnknown(told, request_id=request_id)
 
 
 def _untaken(what: str, failure: str, *, mutates: bool) -> Unavailable:

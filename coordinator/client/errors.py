@@ -108,6 +108,19 @@ _BY_STATUS: dict[int, type[Denied]] = {
 _NOT_HELD = frozenset(
     ("not_holder", "not_owner", "lease_expired", "session_expired", "unknown_lease", "unknown_session", "holder_fenced")
 )
+_BEFORE_IT_IS_KEPT = frozenset(("", "not_found", "unknown_namespace"))
+_OF_WHAT_IS_SO = frozenset(("lifetime_reached", "would_close_cycle", "order_too_costly"))
+
+
+def is_remembered(refusal: Denied) -> bool:
+    """Whether the cluster keeps it under the id of its request: an earlier try that comes later is refused then too.
+
+    Not what is refused for want of room, which may be there a moment later, nor in a namespace that there is not. Nor
+    what does not come from the cluster's state: a token that one node does not take any more, or the page of a proxy.
+    """
+    if isinstance(refusal, NotHeld | NotFound | Conflict | Gone):
+        return refusal.code not in _BEFORE_IT_IS_KEPT
+    return refusal.code in _OF_WHAT_IS_SO
 
 
 def denied(status: int, error: Mapping[str, Any]) -> Denied:

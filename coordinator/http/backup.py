@@ -36,7 +36,7 @@ async def backup(call: Call) -> web.StreamResponse:
 async def _frozen(call: Call) -> tuple[Writing, int]:
     """From the moment the read is answered up to the freeze nothing is awaited: the state is of that revision."""
     service, host = call.service, call.request.app[NODE].host
-    point = await service.read("linearizable", 0, call.timeout_s)
+    point = await service.read("linearizable", 0, call.left_s)
     if isinstance(point, Denied):
         raise from_outcome(point)
     if host is None:

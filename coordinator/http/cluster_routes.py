@@ -62,7 +62,7 @@ async def transfer(call: Call) -> web.Response:
 async def snapshot(call: Call) -> web.Response:
     """Of the node that was asked; no other is troubled."""
     host = _host(call.request)
-    outcome = await host.snapshot(call.timeout_s)
+    outcome = await host.snapshot(call.left_s)
     trail.end(call, "cluster.snapshot", host.status().node_id, outcome)
     return _answer(call, host, outcome)
 
@@ -98,9 +98,9 @@ async def _on_leader(call: Call, named: tuple[str, str], change: Change, reached
     host = _host(call.request)
     status = host.status()
     if status.leader != status.node_id:
-        return await forward_to_leader(call.request, status, call.timeout_s)
+        return await forward_to_leader(call.request, status, call.left_s)
     await trail.begin(call, *named)
-    outcome = await change(host, call.timeout_s)
+    outcome = await change(host, call.left_s)
     trail.end(call, *named, outcome)
     # Only these denials: others may mean that what is seen so is not committed yet.
     if isinstance(outcome, Denied) and outcome.code in _SO_ALREADY and call.request_id and reached(host.status()):

@@ -319,22 +319,28 @@ class Connection(web.RequestHandler):
     def _process_keepalive(self) -> None:
         """`look` ends what is idle: of most requests aiohttp does not know."""
 
-    def look(self, now: float) -> None:
+    def look(self, now: float) -> bool:
+        """Whether it was ended."""
         if self._stuck_since is not None:
             self._note_untaken()
-            if now - self._stuck_since > SEND_S and self._wire is not None:
-                self._wire.abort()  # closing it would wait until the client has taken what it does not take
+            if now - self._stuck_since <= SEND_S or self._wire is None:
+                return False
+            self._wire.abort()  # closing it would wait until the client has taken what it does not take
         elif self._serving or self._messages or self._answering is not None:
-            return  # the next request has time: an answer to it here would be taken for this one's
+            return False  # the next request has time: an answer to it here would be taken for this one's
         elif self._behind:
             data, self._behind, self._pieces = bytes(self._behind), bytearray(), 0
             self._pass_on(data)  # its body takes its time
+            return False
         elif self._head_bytes > HEAD_BYTES:
             self._refuse(LARGE_HEAD)
         elif self._head_since is not None and now - self._head_since > self._limits.header_seconds:
             self._refuse(SLOW_HEAD)
         elif self._head_since is None and now - self._idle_since > self._limits.idle_seconds:
             self.force_close()
+        else:
+            return False
+        return True
 
     def _refuse(self, error: ApiError) -> None:
         """There is no request to answer, so the bytes are written as they are. Silence is not answered at all."""

@@ -12,14 +12,25 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from itertools import chain
 from typing import Any
 
 from aiohttp import web
 
 from cluster.listener import SHORTAGE, bind_all
 from coordinator.addresses import place_of
-from coordinator.clientlimits import BACKLOG, LOOK_S, SHORTAGE_PAUSE_S, TURN_LOOKS, ClientLimits
+from coordinator.clientlimits import (
+    ACCEPT_S,
+    BACKLOG,
+    ENDS_PAUSE_S,
+    LOOK_S,
+    SHORTAGE_PAUSE_S,
+    TURN_ACCEPTS,
+    TURN_ENDS,
+    TURN_LOOKS,
+    ClientLimits,
+)
 from coordinator.events import log_event
 from coordinator.http.connection import Connection, plain_refusal
 from coordinator.http.descriptors import affordable
@@ -75,14 +86,17 @@ class Door:
     # --- coming in ------------------------------------------------------------------------------------------------
 
     async def _accept_from(self, listening: socket.socket) -> None:
+        before = self._loop.time()
         while True:
             try:
-                connection, address = await self._loop.sock_accept(listening)
+                first = await self._loop.sock_accept(listening)
+                passed_s, before = self._loop.time() - before, self._loop.time()
+                more = min(TURN_ACCEPTS - 1, int(passed_s / ACCEPT_S))
+                for connection, address in chain((first,), _behind(listening, more)):
+                    self._short = False
+                    self._take(connection, str(address[0]))
             except OSError as error:
                 await self._shortage(error)
-                continue
-            self._short = False
-            self._take(connection, str(address[0]))
 
     async def _shortage(self, error: OSError) -> None:
         if error.errno == errno.EBADF:
@@ -133,11 +147,21 @@ class Door:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._loop.time()
+            ended = 0
             for place, connection in enumerate(list(self._connections), 1):
-                if connection in self._connections:
-                    connection.look(now)
+                if connection in self._connections and connection.look(now):
+                    ended += 1
+                    if ended % TURN_ENDS == 0:
+                        await asyncio.sleep(ENDS_PAUSE_S)
                 if place % TURN_LOOKS == 0:
                     await asyncio.sleep(0)
+
+
+def _behind(listening: socket.socket, most: int) -> Iterator[tuple[socket.socket, Any]]:
+    """Those that stand behind one that came in; nobody is waited for."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(most):
+            yield listening.accept()
 
 
 class _Seat:

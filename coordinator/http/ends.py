@@ -31,15 +31,15 @@ async def read_page(
     finds something past its end, an entry is written first that says so to all of them. If nobody takes that in the
     time there is, it is told as it was found: active, with no time left.
     """
-    service, began = call.service, call.service.clock()
+    service = call.service
     point = await call.read()
     page = look(point.now_ms)
-    if call.query["consistency"] == "linearizable" and any(each is not None and each.overdue for each in page[0]):
-        left_s = max(0.001, call.timeout_s - (service.clock() - began))
-        if isinstance(await service.propose("default", Sweep(PULSE), None, left_s), Committed):
-            # Applied here, with all that was committed before it: no need to ask again how far to read.
-            point = ReadPoint(service.revision, service.now_ms(), 0)
-            page = look(point.now_ms)
+    if call.query["consistency"] != "linearizable" or not any(each is not None and each.overdue for each in page[0]):
+        return page, point
+    if isinstance(await service.propose("default", Sweep(PULSE), None, call.left_s), Committed):
+        # Applied here, with all that was committed before it: no need to ask again how far to read.
+        point = ReadPoint(service.revision, service.now_ms(), 0)
+        page = look(point.now_ms)
     return page, point
 
 

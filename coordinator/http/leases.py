@@ -40,7 +40,7 @@ _ONE = "/api/v1/leases/{lease_id:(?!acquire$|acquire-batch$|renew$|release$|look
 async def acquire(call: Call) -> web.Response:
     body = call.body
     command = c.AcquireLease(body["resource_id"], *(body[name] for name in _ASKED))
-    outcome = await call.service.propose(call.namespace, command, call.request_id, call.timeout_s)
+    outcome = await call.service.propose(call.namespace, command, call.request_id, call.left_s)
     committed = call.settled(call.service.still_held(call.namespace, outcome), _DENIED)
     grant = committed.result
     left_ms = ttl_ms(grant.expires_ms, committed.now_ms)

@@ -75,7 +75,7 @@ async def acquire_many(call: Call) -> web.Response:
 
 async def _acquire(call: Call, command: c.AcquireLock | c.AcquireLocks, first_key: str) -> web.Response:
     refused = {"lock_key": first_key, "client_id": command.client_id, "acquired": False}
-    outcome = await call.service.acquire(call.namespace, command, call.request_id, call.timeout_s)
+    outcome = await call.service.acquire(call.namespace, command, call.request_id, call.after_s)
     try:
         committed = call.settled(outcome, refused)
     except ApiError as error:

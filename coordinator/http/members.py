@@ -34,7 +34,7 @@ async def get_member(call: Call) -> web.Response:
     member = next((each for each in node.host.status().members if each.id == wanted), None)
     if member is None:
         raise ApiError(404, "not_a_member", f"{wanted} is no member; GET /api/v1/cluster lists them")
-    return await ask_member(call.request, member, call.timeout_s)
+    return await ask_member(call.request, member, call.left_s)
 
 
 def _account(call: Call, host: HostPort, disk: dict[str, int] | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ async def delete(call: Call) -> web.Response:
 
 
 async def _propose(call: Call, command: c.Command) -> None:
-    outcome = await call.service.propose(call.places["name"], command, call.request_id, call.timeout_s, call.actor)
+    outcome = await call.service.propose(call.places["name"], command, call.request_id, call.left_s, call.actor)
     call.settled(outcome)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 from aiohttp import web
@@ -56,6 +57,7 @@ READING: dict[str, Field] = {
 _NAMESPACE_TEXT = Text()
 _HALF_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
+T = TypeVar("T")
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 
 
@@ -117,9 +119,10 @@ class Operation:
         need, urgent = self.need, self.path.endswith(URGENT)
 
         async def handle(request: Request) -> web.StreamResponse:
+            came_s = asyncio.get_running_loop().time()
             caller = None if need.place == "open" else await admit(request)
             _refuse_no_text(request, next(iter(places.fields), "path"))
-            call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)))
+            call = Call(request, places.read_texts(request.match_info), query.read_texts(_once_each(request)), came_s)
             if self.spaced:
                 await call.take_turn(caller, urgent=urgent)
             elif need.place == "open":
@@ -130,7 +133,7 @@ class Operation:
                 call.caller, call.need = caller, need
                 enter(call, need)
             if body is not None and request.content_type not in self.also:
-                call.body = body.read(await read_object(request, call.body_of))
+                call.body = body.read(await call.waits_for(read_object(request, call.body_of)))
             if self.writes:
                 call.request_id = _request_id(request, call.body.get("request_id"))
             waits = self.streams or not self.spaced or bool(need.waits and call.body[need.waits])
@@ -201,8 +204,10 @@ def _once_each(request: Request) -> Mapping[str, str]:
 class Call:
     """One request, checked: what it says, and the service it is for."""
 
-    def __init__(self, request: Request, places: dict[str, Any], query: dict[str, Any]) -> None:
+    def __init__(self, request: Request, places: dict[str, Any], query: dict[str, Any], came_s: float) -> None:
+        """`came_s`: when, by the clock of the event loop."""
         self.request = request
+        self._until_s: float = came_s + query["timeout_ms"] / 1000
         self.places = places
         self.query = query
         self.body: dict[str, Any] = {}
@@ -248,9 +253,22 @@ class Call:
         return actor_of(self.request) if self.caller is None else self.caller.actor
 
     @property
-    def timeout_s(self) -> float:
-        timeout_ms: int = self.query["timeout_ms"]
-        return timeout_ms / 1000
+    def left_s(self) -> float:
+        """Of the time that it allows, which began when it came."""
+        return max(0.001, self._until_s - asyncio.get_running_loop().time())
+
+    @property
+    def after_s(self) -> float:
+        """What one that waits for something has for the rest, once it has come."""
+        return max(self.left_s, TIMEOUT_MS_MIN / 1000)
+
+    async def waits_for(self, sent: Awaitable[T]) -> T:
+        """What its client has still to send; that takes the client's time."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        came = await sent
+        self._until_s += loop.time() - began_s
+        return came
 
     def ask_for_nothing(self, name: str) -> None:
         """In the place of the id in this field, one that nobody has."""
@@ -270,14 +288,14 @@ class Call:
         per_s = node.service.machine.requests_per_s(namespace) if of_it else None
         known = self.body_of = namespace if per_s is not None else ""
         node.admission.admit(namespace, per_s, body_bytes=self.request.content_length or 0, urgent=urgent)
-        await self.turnstile.turn(known)
+        await node.admission.turn(known, self._until_s)
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
     async def propose(self, command: Command, beside: Mapping[str, Any] | None = None) -> Committed:
         """The committed answer; a denial of any kind ends the request, with the fields `beside` it."""
         actor = self.actor if type(command) in RECORDED else NOBODY
-        outcome = await self.service.propose(self.namespace, command, self.request_id, self.timeout_s, actor)
+        outcome = await self.service.propose(self.namespace, command, self.request_id, self.left_s, actor)
         return self.settled(outcome, beside)
 
     def settled(self, outcome: Outcome, beside: Mapping[str, Any] | None = None) -> Committed:
@@ -292,7 +310,7 @@ class Call:
     async def read(self) -> ReadPoint:
         """The machine may be read when this returns, up to the next await."""
         service, namespace = self.service, self.namespace
-        point = await service.read(self.query["consistency"], self.query["max_staleness_ms"], self.timeout_s)
+        point = await service.read(self.query["consistency"], self.query["max_staleness_ms"], self.left_s)
         if isinstance(point, Denied):
             raise from_outcome(point)
         self.age = {STALENESS: str(point.staleness_ms)}

@@ -52,9 +52,7 @@ _REFUSALS = {
 async def claim(call: Call) -> web.Response:
     body = call.body
     command = c.ClaimReclaims(body["provider"], body["worker_id"], body["max"], body["claim_ms"], body["kinds"])
-    outcome = await claims.claim(
-        call.service, call.namespace, command, body["wait_ms"], call.request_id, call.timeout_s
-    )
+    outcome = await claims.claim(call.service, call.namespace, command, body["wait_ms"], call.request_id, call.after_s)
     committed = call.settled(outcome)
     claimed = committed.result
     items = [

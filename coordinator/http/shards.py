@@ -72,9 +72,7 @@ async def beat(call: Call) -> web.Response:
         raise bad_request("released has a shard twice", field="released")
     known = body["worker_id"], body["capacity"], body["version"], body["leaving"]
     command = t.BeatWorker(call.places["queue"], *known, names, tokens)
-    outcome = await dispatch.beat(
-        call.service, call.namespace, command, body["wait_ms"], call.request_id, call.timeout_s
-    )
+    outcome = await dispatch.beat(call.service, call.namespace, command, body["wait_ms"], call.request_id, call.after_s)
     committed = call.settled(outcome)
     seen = committed.result
     return call.answer(

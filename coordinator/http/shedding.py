@@ -30,6 +30,7 @@ from coordinator.clientlimits import (
     BUSY_LAG_S,
     MODEST_REQUESTS,
     MOMENT_S,
+    PACE_TURNS,
     PRESSURE_MOST,
     PRESSURE_URGENT,
     REFUSALS_PER_S,
@@ -138,6 +139,14 @@ class Admission:
             message = "this node is busy and your namespace asks for most of it; slow down, or ask another node"
             raise self._overloaded(message, known, {"namespace": namespace}, now)
 
+    async def turn(self, known: str, until_s: float) -> None:
+        """Waits for the namespace's turn, whatever its name if it is known; Shed if that has not come by then."""
+        try:
+            await self.turnstile.turn(known, until_s)
+        except TimeoutError:
+            message = "this node is busy, and the time of the request was over before its turn came; ask another node"
+            raise self._overloaded(message, known, {}, self._clock()) from None
+
     def admit_outside(self, name: str) -> None:
         """The same for what belongs to no namespace. `name`: whose it is, and begins with OUTSIDE."""
         now = self._clock()
@@ -206,12 +215,12 @@ class Admission:
 
     # --- how busy the node is -------------------------------------------------------------------------------------
 
-    def tick(self, late_s: float) -> None:
-        """Every TICK_S: by how much this one came too late."""
+    def tick(self, late_s: float, turn_s: float = 0.0) -> None:
+        """Every TICK_S: by how much this one came too late, and how long a turn of the event loop took then."""
         passed_s = TICK_S + late_s
         part = min(1.0, passed_s / _AVERAGED_S)
         self._lag_s += (late_s - self._lag_s) * part
-        self.turnstile.pace(late_s)
+        self.turnstile.pace(turn_s)
         self._crowd += (self.turnstile.excess - self._crowd) * part
         busy = max(self._lag_s / BUSY_LAG_S, self._crowd / BUSY_CROWD, self._depth() / BUSY_COMMANDS)
         if busy > 1 or self.pressure:
@@ -258,4 +267,12 @@ class Admission:
         while True:
             due = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.tick(loop.time() - due)
+            late_s = loop.time() - due
+            self.tick(late_s, await self._turn_s())
+
+    async def _turn_s(self) -> float:
+        """Not seen by how late timers come: theirs are whole milliseconds, and a long turn is less."""
+        began = self._clock()
+        for _ in range(PACE_TURNS):
+            await asyncio.sleep(0)
+        return (self._clock() - began) / PACE_TURNS

@@ -80,7 +80,7 @@ async def acquire(call: Call) -> web.Response:
     queues = tuple(dict.fromkeys((call.places["queue"], *body["queues"])))
     command = t.AcquireTasks(queues, body["worker_id"], body["max"])
     outcome = await dispatch.acquire(
-        call.service, call.namespace, command, body["wait_ms"], call.request_id, call.timeout_s
+        call.service, call.namespace, command, body["wait_ms"], call.request_id, call.after_s
     )
     committed = call.settled(outcome)
     acquired = committed.result

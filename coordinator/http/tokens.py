@@ -51,7 +51,7 @@ async def rotate(call: Call) -> web.Response:
 async def _propose(call: Call, command: a.CreateToken | a.RotateToken) -> Committed:
     """Every try makes another secret, so a repeat under one request id cannot be answered like the first."""
     service = call.service
-    outcome = await service.propose("default", command, call.request_id, call.timeout_s, call.actor)
+    outcome = await service.propose("default", command, call.request_id, call.left_s, call.actor)
     denied = outcome.result if isinstance(outcome, Committed) else None
     if isinstance(denied, r.Denied) and denied.code == "request_id_reused":
         message = "this request was carried out before, and a token is shown only once: list them, and rotate it"
@@ -68,7 +68,7 @@ def _told(call: Call, token_id: str, token: str, committed: Committed) -> web.Re
 async def revoke(call: Call) -> web.Response:
     token_id = call.places["token_id"]
     command = a.RevokeToken(token_id)
-    call.settled(await call.service.propose("default", command, call.request_id, call.timeout_s, call.actor))
+    call.settled(await call.service.propose("default", command, call.request_id, call.left_s, call.actor))
     return call.answer({"revoked": True, "token_id": token_id})
 
 

@@ -53,7 +53,7 @@ def end(call: Call, action: str, subject: str, outcome: Outcome) -> None:
 
 async def _note(call: Call, action: str, subject: str, outcome: str) -> Outcome:
     note = NoteAction(action, subject[:MAX_NAME_CHARACTERS], outcome)
-    return await call.service.propose("default", note, None, min(call.timeout_s, NOTE_S), call.actor)
+    return await call.service.propose("default", note, None, min(call.left_s, NOTE_S), call.actor)
 
 
 async def list_actions(call: Call) -> web.Response:

@@ -15,7 +15,7 @@ import asyncio
 from collections import Counter, deque
 from typing import TypeAlias
 
-from coordinator.clientlimits import CROWD_MOST, IN_WORK, LATE_S, SHARED_S, TURN_REQUESTS
+from coordinator.clientlimits import CROWD_MOST, IN_WORK, LONG_TURN_S, SHARED_S, TURN_REQUESTS
 from coordinator.http.shares import OUTSIDE
 
 Turn: TypeAlias = "asyncio.Future[None]"
@@ -50,9 +50,9 @@ class Turnstile:
             return self.crowd
         return sum(max(0, len(waiting) - narrowed) for waiting in self._waiting.values())
 
-    def pace(self, late_s: float) -> None:
-        """By how much the loop came too late to its work, now and then."""
-        self._room = max(TURN_REQUESTS, self._room // 2) if late_s > LATE_S else min(IN_WORK, self._room + 1)
+    def pace(self, turn_s: float) -> None:
+        """How long a turn of the event loop took, now and then."""
+        self._room = max(TURN_REQUESTS, self._room // 2) if turn_s > LONG_TURN_S else min(IN_WORK, self._room + 1)
 
     def here(self) -> Counter[str]:
         """How many of each namespace wait or are in work."""
@@ -66,8 +66,8 @@ class Turnstile:
         waiting = self._waiting.get(namespace)
         return waiting is not None and len(waiting) >= CROWD_MOST and self._is_shared()
 
-    async def turn(self, namespace: str) -> None:
-        """Returns when it is this request's."""
+    async def turn(self, namespace: str, until_s: float | None = None) -> None:
+        """Returns when it is this request's; TimeoutError if it is not by then, on the clock of the event loop."""
         if namespace not in self._waiting and self._has_room(namespace):
             self._pass(namespace)
             self._schedule()
@@ -75,7 +75,8 @@ class Turnstile:
         mine: Turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, deque()).append(mine)
         self._schedule()
-        await mine
+        async with asyncio.timeout_at(until_s):
+            await mine
 
     def begin(self, namespace: str) -> None:
         """A request that has had its turn, and that nothing but this node's work keeps waiting."""
@@ -114,9 +115,9 @@ class Turnstile:
         self._scheduled = False
         self._passed.clear()
         for namespace, waiting in list(self._waiting.items()):
-            while waiting and self._has_room(namespace):
+            while waiting and (waiting[0].done() or self._has_room(namespace)):
                 turn = waiting.popleft()
-                if not turn.done():  # who has gone meanwhile takes nobody's turn
+                if not turn.done():  # who has gone meanwhile takes nobody's turn, nor the place of one who waits
                     turn.set_result(None)
                     self._pass(namespace)
             if not waiting:

@@ -104,7 +104,7 @@ async def _start(call: Call) -> Place | None:
     if place is None or place[0] <= service.revision:
         return place
     # Another node told it, perhaps, and this one is behind.
-    point = await service.read("linearizable", 0, call.timeout_s)
+    point = await service.read("linearizable", 0, call.left_s)
     if isinstance(point, Denied):
         raise from_outcome(point)
     if place[0] > point.revision:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,17 +120,20 @@ class Call:
         known, admission = self._counts_for(caller), self._node.admission
         per_s = self.service.machine.requests_per_s(known) if known else None
         admission.admit(self.namespace, per_s, urgent=urgent)
-        await admission.turnstile.turn(known)
+        await admission.turn(known, asyncio.get_running_loop().time() + self._left_s)
 
     def not_found(self) -> None:
         """The answer says that the lease is the reason: there is none that this caller knows of."""
         self._code = "unknown_lease"
 
+    @property
+    def _left_s(self) -> float:
+        left_s = self._context.time_remaining()
+        return TIMEOUT_S if left_s is None else min(left_s, TIMEOUT_S_MAX)
+
     async def propose(self, command: Command) -> Outcome:
         """What was allowed."""
-        left_s = self._context.time_remaining()
-        timeout_s = TIMEOUT_S if left_s is None else min(left_s, TIMEOUT_S_MAX)
-        return await self.work(command, self.request_id, timeout_s)
+        return await self.work(command, self.request_id, self._left_s)
 
     async def work(self, command: Command, request_id: bytes | None, timeout_s: float) -> Outcome:
         turnstile, known = self._node.admission.turnstile, self._counts_for(None)

@@ -16,13 +16,6 @@ MUTATING = ("lock", "task", "lease", "graph")
 """Acknowledgements of writes to the cluster; the others are effects outside."""
 
 
-COUNTED = {
-    "I1": "guarded writes", "I2": "events watched", "I3": "events watched", "I4": "expiries watched",
-    "I6": "circles made", "I7": "resources cleaned up", "I8": "tasks done", "I15": "digests compared",
-}  # fmt: skip
-"""Where the figure is one of the run's own."""
-
-
 @dataclass
 class Fault:
     name: str
@@ -60,9 +53,10 @@ class Report:
         }
 
     def looked_at(self) -> dict[str, dict[str, int]]:
-        """By invariant, how much of what."""
-        older = {name: {what: self.counts[what]} for name, what in COUNTED.items() if what in self.counts}
-        table = {**older, **{verdict.invariant: verdict.looked_at for verdict in self.judged}}
+        """By invariant, how much of what; several checks may be of one."""
+        table: dict[str, dict[str, int]] = {}
+        for verdict in self.judged:
+            table.setdefault(verdict.invariant, {}).update(verdict.looked_at | verdict.besides)
         return dict(sorted(table.items(), key=lambda each: int(each[0].removeprefix("I"))))
 
     def operations(self) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""What a check came to: the invariant it is of, how much it looked at, and what is wrong."""
+"""What a check came to: the invariant it is of, how much it looked at, what is wrong, and what it had to leave out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ class Verdict:
     invariant: str
     looked_at: dict[str, int]
     found: list[str] = field(default_factory=list)
+    besides: dict[str, int] = field(default_factory=dict)
+    """What is told with it and may well be nothing, such as what could not be looked at."""
 
 
 def vacuous(verdicts: Iterable[Verdict]) -> list[str]:

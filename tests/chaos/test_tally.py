@@ -30,9 +30,11 @@ def test_a_check_that_looked_at_nothing_is_a_failure() -> None:
 
 
 def test_the_report_has_a_line_for_each_invariant() -> None:
-    report = Report(1.0, [], [], {"guarded writes": 3}, [], [Verdict("I16", {"looks": 7}), Verdict("I5", {"looks": 2})])
-    assert list(report.document()["looked_at"]) == ["I1", "I5", "I16"]
+    judged = [Verdict("I16", {"looks": 7}), Verdict("I5", {"looks": 2}, [], {"gaps": 0}), Verdict("I5", {"leases": 3})]
+    report = Report(1.0, [], [], {"guarded writes": 3}, [], judged)
+    assert report.document()["looked_at"] == {"I5": {"looks": 2, "gaps": 0, "leases": 3}, "I16": {"looks": 7}}
     assert "  I16  looks 7" in list(report.lines())
+    assert vacuous(judged) == [], "what could not be looked at may well be nothing"
 
 
 # --- I5, I16, I18 -----------------------------------------------------------------------------------------------------
@@ -135,6 +137,13 @@ def test_waiters_get_the_lock_in_their_order_and_at_once() -> None:
     assert len(idle) >= 1
 
 
+@pytest.mark.parametrize("end", ["wait_expired", "wait_cancelled"])
+def test_a_grant_to_one_whose_wait_was_over_is_found(end: str) -> None:
+    over, granted = event(end, 3, waiter="1"), event("lock_granted", 4, lease_id="b", token=2, waiter="1")
+    order, _ = standing.waiters_have_their_turn([*QUEUED[:3], over, QUEUED[3], granted])
+    assert len(order.found) == 1 and list(order.besides.values()) == [1]
+
+
 def test_of_waiters_from_before_a_gap_nothing_is_said() -> None:
     told = [note("gap", revision=9), event("lock_released", 9), event("lock_granted", 9, lease_id="b", waiter="8")]
     order, free = standing.waiters_have_their_turn([*QUEUED[:3], *told])
@@ -156,10 +165,19 @@ def test_a_tombstone_waits_for_its_holders_and_nobody_serves_the_dead() -> None:
     assert standing.the_dead_stay_dead([kept, dropped, PURGED, anew], []).found == []
 
 
+def leased(lease_id: str, token: int, **more: Any) -> Record:
+    return note("leased", lease_id=lease_id, name=f"r{lease_id}", token=token, **more)
+
+
+def acquired(lease_id: str, token: int) -> Record:
+    said = {"lease_id": lease_id, "token": token, "key": f"r{lease_id}", "owner": "client"}
+    return event("lease_acquired", token, **said)
+
+
 def test_every_acknowledged_write_is_there_or_was_ended() -> None:
     told = [
-        note("fact", name="f"), note("leased", lease_id="a"), note("held", key="k", token=1),
-        event("lease_acquired", 1), event("lock_granted", 2, token=1), event("lock_released", 3, token=1),
+        note("fact", name="f"), leased("a", 1), note("held", key="k", token=2, until=2.0),
+        acquired("a", 1), event("lock_granted", 2, token=2), event("lock_released", 3, token=2),
     ]  # fmt: skip
     assert standing.acknowledged_is_there(told, ["f"], ["a"]).found == []
     assert standing.acknowledged_is_there([*told, event("lease_expired", 4)], ["f"], []).found == []
@@ -167,6 +185,47 @@ def test_every_acknowledged_write_is_there_or_was_ended() -> None:
     assert len(standing.acknowledged_is_there(told, ["f"], []).found) == 1
     for missing in (3, 4, 5):
         assert len(standing.acknowledged_is_there(told[:missing] + told[missing + 1 :], ["f"], ["a"]).found) == 1
+
+
+def judged_with_a_gap(*before: Record, after: list[Record], there: str = "") -> tuple[list[str], dict[str, int]]:
+    """The gap is told of at 10; the watch knew of the lease 1 before it, and of the lease 9 after it."""
+    told = [acquired("1", 1), *before, note("gap", 10.0, revision=8), acquired("9", 9), *after]
+    verdict = standing.acknowledged_is_there(told, [], set(there))
+    return verdict.found, verdict.looked_at | verdict.besides
+
+
+def test_a_gap_excuses_only_what_it_may_hide() -> None:
+    found, counts = judged_with_a_gap(after=[leased("5", 5)])
+    assert found == [] and counts["leases in a gap"] == 1 and counts["leases"] == 0 and counts["gaps in the watch"] == 1
+    never_heard_of, _ = judged_with_a_gap(after=[leased("c", 12)], there="c")
+    assert len(never_heard_of) == 1, "it began after the gap"
+    vanished, counts = judged_with_a_gap(after=[leased("9", 9)])
+    assert len(vanished) == 1 and counts["leases"] == 1, "it did not end in a gap that was before it"
+    found, counts = judged_with_a_gap(leased("1", 1), after=[event("lease_released", 12, lease_id="1", token=1)])
+    assert found == [] and counts["leases"] == 1 and counts["leases in a gap"] == 0
+
+
+def test_what_was_there_after_a_gap_did_not_end_in_it() -> None:
+    open_lease = leased("1", 1)
+    assert judged_with_a_gap(open_lease, after=[])[0] == []
+    assert judged_with_a_gap(open_lease, after=[note("promised", 30.0, until={"1": 9.0})])[0] == []
+    kept = note("promised", 30.0, until={"1": 20.0})
+    assert len(judged_with_a_gap(open_lease, after=[kept])[0]) == 1
+    given_back = note("lease_released", 9.5, lease_id="1")
+    assert judged_with_a_gap(open_lease, given_back, after=[kept])[0] == []
+    forsaken = {**open_lease, "what": "forsaken"}
+    assert len(judged_with_a_gap(forsaken, after=[note("forsaken_there", lease_id="1", called=10.5)])[0]) == 1
+
+
+def test_a_hold_that_another_followed_before_a_gap_ended_before_it() -> None:
+    held, granted = note("held", key="k", token=2, until=2.0), event("lock_granted", 2, token=2)
+    found, counts = judged_with_a_gap(granted, held, after=[])
+    assert found == [] and counts["locks in a gap"] == 1 and counts["locks"] == 0
+    next_one = event("lock_granted", 3, token=3, lease_id="b")
+    found, counts = judged_with_a_gap(granted, held, next_one, after=[])
+    assert len(found) == 1 and counts["locks"] == 1
+    still_held = note("held", 11.0, key="k", token=2, until=12.0)
+    assert len(judged_with_a_gap(granted, after=[still_held])[0]) == 1
 
 
 # --- I17, and who comes back ------------------------------------------------------------------------------------------

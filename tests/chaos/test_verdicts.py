@@ -7,6 +7,12 @@ from typing import Any
 from tests.chaos import verdicts
 from tests.chaos.records import Record, Recorder, read
 from tests.chaos.report import Fault, Report, longest_gap_s
+from tests.chaos.tally import Verdict, vacuous
+
+
+def texts(*judged: Verdict) -> list[str]:
+    return [text for verdict in judged for text in verdict.found]
+
 
 GOOD_QUEUE: Record = {"completed": 2, "dead": 0, "ready": 0, "leased": 0}
 
@@ -59,6 +65,15 @@ def test_a_late_write_must_be_refused_and_the_loss_told() -> None:
     assert verdicts.late_writes_refused([not_overtaken]) == []
 
 
+def test_a_guard_that_nobody_came_to_shows_nothing() -> None:
+    admitted, writes, balances = [("k", 1, "a")], [("k", 1, "a", 0, 1)], [("k", 1)]
+    late = [note("overtaken", key="k", token=1), note("awake", key="k", token=1, verdict="refused", state="LOST")]
+    well = verdicts.guard_holds(admitted, writes, balances, late)
+    assert well.found == [] and vacuous([well]) == []
+    assert len(vacuous([verdicts.guard_holds([], [], [], [])])) == 3
+    assert len(verdicts.guard_holds(admitted, writes, [], late[:1]).found) == 2
+
+
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
@@ -68,29 +83,53 @@ def test_a_log_in_order_is_well() -> None:
         event("lock_released", 2, token=1),
         event("lock_granted", 3, lease="b", token=2),
     ]
-    assert verdicts.log_is_in_order(told) == []
+    assert texts(*verdicts.log_is_in_order(told)) == []
 
 
 def test_two_holds_at_once_falling_tokens_and_falling_revisions_are_found() -> None:
     first = event("lock_granted", 5, token=5)
-    assert "I3" in verdicts.log_is_in_order([first, event("lock_granted", 6, lease="b", token=6)])[0]
+    assert "I3" in texts(*verdicts.log_is_in_order([first, event("lock_granted", 6, lease="b", token=6)]))[0]
     released = event("lock_released", 6, token=5)
-    assert "I2" in verdicts.log_is_in_order([first, released, event("lock_granted", 7, lease="b", token=4)])[0]
-    assert len(verdicts.log_is_in_order([first, event("lock_released", 4, token=5)])) == 1
+    assert "I2" in texts(*verdicts.log_is_in_order([first, released, event("lock_granted", 7, lease="b", token=4)]))[0]
+    assert len(texts(*verdicts.log_is_in_order([first, event("lock_released", 4, token=5)]))) == 1
+
+
+def test_grants_and_holds_are_what_is_counted() -> None:
+    told = [
+        event("wait_begun", 1), event("lock_granted", 1, token=1), event("lock_granted", 2, token=1),
+        event("lock_released", 3, token=1), event("lease_acquired", 4, token=2),
+    ]  # fmt: skip
+    tokens, holds = verdicts.log_is_in_order(told)
+    assert tokens.looked_at == {"grants": 1} and holds.looked_at == {"holds": 1}
+    assert len(vacuous(verdicts.log_is_in_order([told[0], told[-1]]))) == 2
 
 
 def test_events_that_are_gone_are_no_violation() -> None:
     told = [event("lock_granted", 1, token=1), note("gap", revision=9), event("lock_released", 9, lease="b", token=3)]
-    assert verdicts.log_is_in_order(told) == []
+    assert texts(*verdicts.log_is_in_order(told)) == []
 
 
 def test_an_expiry_within_what_was_promised_is_found() -> None:
     expired = event("lease_expired", 3, lease="00a", at=10.0)
-    assert verdicts.nothing_expires_early([note("promised", until={"00a": 9.9}), expired]) == []
-    assert len(verdicts.nothing_expires_early([note("promised", until={"00a": 10.1}), expired])) == 1
+    assert texts(verdicts.nothing_expires_early([note("promised", until={"00a": 9.9}), expired])) == []
+    assert len(texts(verdicts.nothing_expires_early([note("promised", until={"00a": 10.1}), expired]))) == 1
     lock = [event("lock_granted", 1, token=7), event("lock_expired", 2, token=7, at=10.0)]
-    assert verdicts.nothing_expires_early([note("held", key="k", token=7, until=9.9), *lock]) == []
-    assert len(verdicts.nothing_expires_early([note("held", key="k", token=7, until=10.1), *lock])) == 1
+    assert texts(verdicts.nothing_expires_early([note("held", key="k", token=7, until=9.9), *lock])) == []
+    assert len(texts(verdicts.nothing_expires_early([note("held", key="k", token=7, until=10.1), *lock]))) == 1
+
+
+def test_an_unrenewed_lease_may_not_go_before_its_time() -> None:
+    forsaken = note("forsaken", 5.1, lease_id="a", sent=5.0, ttl_ms=2_000)
+    assert texts(verdicts.nothing_expires_early([forsaken, event("lease_expired", 3, at=7.0)])) == []
+    assert len(texts(verdicts.nothing_expires_early([forsaken, event("lease_expired", 3, at=6.9)]))) == 1
+
+
+def test_only_expiries_with_a_promise_are_looked_at() -> None:
+    waited, unknown = event("wait_expired", 1, at=9.0), event("lease_expired", 2, lease="b", at=9.0)
+    nothing = verdicts.nothing_expires_early([waited, unknown])
+    assert len(vacuous([nothing])) == 1 and list(nothing.besides.values()) == [1]
+    known = [note("promised", until={"a": 8.0}), event("lease_expired", 3, at=9.0)]
+    assert list(verdicts.nothing_expires_early([*known, waited, unknown]).looked_at.values()) == [1]
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -122,26 +161,33 @@ CLEANED = [("x", "r1", 1, "w", 7.5), ("y", "r2", 1, "w", 9.0)]
 
 
 def test_a_circle_that_was_let_go_is_cleaned_up() -> None:
-    assert verdicts.only_garbage_goes_once(LEFT, CLEANED) == []
+    assert texts(*verdicts.only_garbage_goes_once(LEFT, CLEANED)) == []
     assert verdicts.Circles(LEFT).garbage() == {"x": 7.0, "y": 7.0} and verdicts.Circles(LEFT).reachable() == {"s"}
     assert verdicts.Circles(CIRCLE).garbage() == {} and verdicts.Circles(CIRCLE).reachable() == {"x", "y", "s"}
-    assert verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED, ["s"]) == []
+    assert texts(*verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED, ["s"])) == []
 
 
 def test_a_reachable_resource_that_was_reclaimed_is_found() -> None:
-    assert len(verdicts.only_garbage_goes_once(CIRCLE, CLEANED)) == 2
-    assert len(verdicts.only_garbage_goes_once(LEFT, [("s", "r3", 1, "w", 9.0)])) == 1
-    assert len(verdicts.only_garbage_goes_once(LEFT, [("x", "r1", 1, "w", 6.9)])) == 1
-    assert len(verdicts.garbage_is_gone([], ["x", "y", "s"], [], ["x", "y"])) == 1
+    assert len(texts(*verdicts.only_garbage_goes_once(CIRCLE, CLEANED))) == 2
+    assert len(texts(*verdicts.only_garbage_goes_once(LEFT, [("s", "r3", 1, "w", 9.0)]))) == 1
+    assert len(texts(*verdicts.only_garbage_goes_once(LEFT, [("x", "r1", 1, "w", 6.9)]))) == 1
+    assert len(texts(*verdicts.garbage_is_gone([], ["x", "y", "s"], [], ["x", "y"]))) == 1
 
 
 def test_a_clean_up_that_happened_twice_is_found() -> None:
-    assert len(verdicts.only_garbage_goes_once(LEFT, [*CLEANED, ("x", "r4", 2, "v", 9.5)])) == 1
+    assert len(texts(*verdicts.only_garbage_goes_once(LEFT, [*CLEANED, ("x", "r4", 2, "v", 9.5)]))) == 1
 
 
 def test_garbage_that_is_left_is_found() -> None:
-    assert len(verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED[:1], ["s"])) == 1
-    assert len(verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED, ["s", "x"])) == 1
+    assert len(texts(*verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED[:1], ["s"]))) == 1
+    assert len(texts(*verdicts.garbage_is_gone(["x", "y"], ["s"], CLEANED, ["s", "x"]))) == 1
+
+
+def test_clean_ups_and_tasks_that_there_were_none_of_show_nothing() -> None:
+    nothing = [*verdicts.only_garbage_goes_once([], []), *verdicts.garbage_is_gone([], [], [], [])]
+    queue = {**GOOD_QUEUE, "completed": 0}
+    assert {verdict.invariant for verdict in nothing} == {"I6", "I7", "I8"}
+    assert len(vacuous([*nothing, verdicts.each_task_once([], [], queue)])) == 5
 
 
 # --- dispatch and calls -----------------------------------------------------------------------------------------------
@@ -150,12 +196,12 @@ def test_garbage_that_is_left_is_found() -> None:
 def test_every_task_has_one_effect() -> None:
     fed = [note("fed", number=1), note("fed", number=2)]
     effects = [(1, "t1", 1, "w"), (2, "t2", 1, "w")]
-    assert verdicts.each_task_once(fed, effects, GOOD_QUEUE) == []
-    assert len(verdicts.each_task_once(fed, effects[:1], GOOD_QUEUE)) == 1
-    assert len(verdicts.each_task_once(fed, [*effects, (2, "t3", 1, "v")], GOOD_QUEUE)) == 1
-    assert len(verdicts.each_task_once(fed, [*effects, (3, "t3", 1, "v")], GOOD_QUEUE)) == 1
-    assert len(verdicts.each_task_once(fed, effects, {**GOOD_QUEUE, "completed": 3})) == 1
-    assert len(verdicts.each_task_once(fed, effects, {**GOOD_QUEUE, "dead": 1})) == 1
+    assert texts(verdicts.each_task_once(fed, effects, GOOD_QUEUE)) == []
+    assert len(texts(verdicts.each_task_once(fed, effects[:1], GOOD_QUEUE))) == 1
+    assert len(texts(verdicts.each_task_once(fed, [*effects, (2, "t3", 1, "v")], GOOD_QUEUE))) == 1
+    assert len(texts(verdicts.each_task_once(fed, [*effects, (3, "t3", 1, "v")], GOOD_QUEUE))) == 1
+    assert len(texts(verdicts.each_task_once(fed, effects, {**GOOD_QUEUE, "completed": 3}))) == 1
+    assert len(texts(verdicts.each_task_once(fed, effects, {**GOOD_QUEUE, "dead": 1}))) == 1
 
 
 def test_a_call_that_fails_in_a_rolling_restart_is_found() -> None:

@@ -1,6 +1,7 @@
-"""The invariants, held against what clients were told and what their store accepted. Each answers what is wrong.
+"""The invariants, held against what clients were told and what their store accepted.
 
-They work on plain records and rows, so that each is shown, in test_verdicts, what it must find.
+Each answers what is wrong; those of a numbered invariant also say how much they looked at. They work on plain records
+and rows, so that each is shown, in test_verdicts, what it must find.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from cluster.options import Timing
 from coordinator.machine.events import Event
 from tests.chaos.records import Record, of
+from tests.chaos.tally import Verdict
 from tests.checkers.exclusive_holds import ENDS, ExclusiveHolds
 from tests.checkers.fencing import Fencing
-from tests.checkers.no_early_expiry import NoEarlyExpiry
+from tests.checkers.no_early_expiry import EXPIRIES, NoEarlyExpiry
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 
@@ -30,15 +33,23 @@ def _shown(found: Iterable[Any]) -> str:
 # --- locks with fencing -----------------------------------------------------------------------------------------------
 
 
+def guard_holds(
+    admitted: Sequence[Row], writes: Sequence[Row], balances: Iterable[Row], records: Sequence[Record]
+) -> Verdict:
+    """All that the guard of the store let in or kept out (I1)."""
+    found = tokens_rise(admitted) + no_lost_update(writes, balances) + late_writes_refused(records)
+    late = len(of(records, "overtaken"))
+    return Verdict(
+        "I1", {"let in by the guard": len(admitted), "guarded writes": len(writes), "late writes": late}, found
+    )
+
+
 def tokens_rise(admitted: Iterable[Row]) -> list[str]:
     """(key, token, who) of every transaction that the guard let in, in order (I1)."""
     fencing, found = Fencing(), list[str]()
     for key, token, who in admitted:
         try:
-            if not fencing.admit(key, token, who):
-                found.append(
-                    f"a write of {who} to {key} under {token} was accepted after one under a greater token (I1)"
-                )
+            fencing.accepted(key, token, who)
         except Violation as error:
             found.append(str(error))
     return found
@@ -86,9 +97,10 @@ def _events(records: Iterable[Record]) -> Iterator[tuple[Event | None, float]]:
         yield event, record["at"]
 
 
-def log_is_in_order(records: Sequence[Record]) -> list[str]:
+def log_is_in_order(records: Sequence[Record]) -> list[Verdict]:
     """Revisions rise, tokens rise with grants (I2), exclusive holds are disjoint (I3)."""
-    order, holds, found, last, whole = TokenOrder(), ExclusiveHolds(), list[str](), 0, True
+    order, holds, last, whole = TokenOrder(), ExclusiveHolds(), 0, True
+    found, disjoint, held = list[str](), list[str](), 0
     for event, _ in _events(records):
         if event is None:
             holds, whole = ExclusiveHolds(), False
@@ -98,20 +110,32 @@ def log_is_in_order(records: Sequence[Record]) -> list[str]:
         last = event.revision
         if not event.kind.startswith("lock_") or (not whole and event.kind in ENDS and event.key not in holds.held):
             continue
-        try:
-            order.event(event)
-            holds.event(event)
-        except Violation as error:
-            found.append(str(error))
-    return found
+        held += event.kind == "lock_granted" and event.key not in holds.held
+        for check, into in ((order.event, found), (holds.event, disjoint)):
+            try:
+                check(event)
+            except Violation as error:
+                into.append(str(error))
+    return [Verdict("I2", {"grants": order.grants}, found), Verdict("I3", {"holds": held}, disjoint)]
 
 
-def nothing_expires_early(records: Sequence[Record]) -> list[str]:
-    """No lease and no lock ran out while the SDK told its holder that it could count on it (I4)."""
-    checker, found = NoEarlyExpiry(0.0), list[str]()
+def _promised(records: Sequence[Record]) -> NoEarlyExpiry:
+    """Leases that the SDK keeps, until when it said; those that nobody renews, as long as they were asked for."""
+    checker = NoEarlyExpiry(Timing().drift)
     for record in of(records, "promised"):
         for lease_id, until in record["until"].items():
             checker.acknowledged("lease", int(lease_id, 16), until, 0.0)
+    for record in of(records, "forsaken"):
+        checker.acknowledged("lease", int(record["lease_id"], 16), record["sent"], record["ttl_ms"] / 1000)
+    return checker
+
+
+def nothing_expires_early(records: Sequence[Record]) -> Verdict:
+    """No lease and no lock was seen to run out within the time that its holder was told to have (I4).
+
+    Seen: by the watch, which hears of it a little later than it happens.
+    """
+    checker, found, judged = _promised(records), list[str](), 0
     held: dict[tuple[str, int], float] = {}
     for record in of(records, "held"):
         place = record["key"], record["token"]
@@ -121,11 +145,13 @@ def nothing_expires_early(records: Sequence[Record]) -> list[str]:
             continue
         if event.kind == "lock_granted" and (event.key, event.fencing_token) in held:
             checker.acknowledged("lock", event.number, held[event.key, event.fencing_token], 0.0)
+        judged += event.kind in EXPIRIES and checker.promised_s(event) > 0
         try:
             checker.event(event, at)
         except Violation as error:
             found.append(str(error))
-    return found
+    unpromised = {"expiries of what nobody noted a promise for": checker.expiries - judged}
+    return Verdict("I4", {"expiries held against a promise": judged}, found, unpromised)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -185,7 +211,7 @@ class Circles:
         return {resource for ids in self.ids.values() for resource in ids if resource not in garbage} | self.shared
 
 
-def only_garbage_goes_once(records: Sequence[Record], cleaned: Iterable[Row]) -> list[str]:
+def only_garbage_goes_once(records: Sequence[Record], cleaned: Sequence[Row]) -> list[Verdict]:
     """(resource, reclaim, token, who, at): nothing that is kept (I6), and nothing twice (I8)."""
     circles = Circles(records)
     garbage, times, found = circles.garbage(), Counter[str](), list[str]()
@@ -196,29 +222,35 @@ def only_garbage_goes_once(records: Sequence[Record], cleaned: Iterable[Row]) ->
         elif at < garbage[resource]:
             early_s = garbage[resource] - at
             found.append(f"{resource} was cleaned up by {who} {early_s:.3f} s before the last lease on it ended (I6)")
-    found += [f"{resource} was cleaned up {count} times (I8)" for resource, count in times.items() if count > 1]
-    return found
+    twice = [f"{resource} was cleaned up {count} times (I8)" for resource, count in times.items() if count > 1]
+    return [
+        Verdict("I6", {"clean-ups": len(cleaned)}, found),
+        Verdict("I8", {"resources cleaned up": len(times)}, twice),
+    ]
 
 
 def garbage_is_gone(
     garbage: Iterable[str], reachable: Iterable[str], cleaned: Iterable[Row], live: Iterable[str]
-) -> list[str]:
+) -> list[Verdict]:
     """`garbage` from before, `reachable` from after `live` was asked for: what the cluster has at the end (I6, I7)."""
-    left, there, found = set(garbage), set(live), list[str]()
+    left, kept, there, found, lost = set(garbage), set(reachable), set(live), list[str](), list[str]()
     if waiting := left - {row[0] for row in cleaned}:
         found.append(f"nothing keeps {_shown(waiting)}, and it was not cleaned up (I7)")
-    if missing := set(reachable) - there:
-        found.append(f"{_shown(missing)} should be there, and the cluster does not have it (I6)")
+    if missing := kept - there:
+        lost.append(f"{_shown(missing)} should be there, and the cluster does not have it (I6)")
     if more := there & left:
         found.append(f"the cluster still has {_shown(more)}, which nothing keeps (I7)")
-    return found
+    return [
+        Verdict("I6", {"reachable in the end": len(kept)}, lost),
+        Verdict("I7", {"resources that nothing keeps": len(left)}, found),
+    ]
 
 
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
-def each_task_once(records: Iterable[Record], effects: Iterable[Row], view: Record) -> list[str]:
-    """(number, task, token, who): of every number that was taken in one effect, and the queue says the same."""
+def each_task_once(records: Iterable[Record], effects: Iterable[Row], view: Record) -> Verdict:
+    """(number, task, token, who): of every number that was taken in one effect, and the queue says the same (I8)."""
     fed = {record["number"] for record in of(records, "fed")}
     times = Counter(row[0] for row in effects)
     found = []
@@ -231,7 +263,7 @@ def each_task_once(records: Iterable[Record], effects: Iterable[Row], view: Reco
     counted = {"completed": len(fed), "dead": 0, "ready": 0, "leased": 0}
     if wrong := {name: view[name] for name, count in counted.items() if view[name] != count}:
         found.append(f"of {len(fed)} tasks the queue says {wrong}")
-    return found
+    return Verdict("I8", {"tasks": len(fed)}, found)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A guarded resource accepts tokens in non-decreasing order, and no token has two holders (I1).
 
-`admit` is the guard itself, as `coordinator.client.guards` has it. What may never happen, whatever clocks and pauses
-do, is that it takes one token from two clients; and while clocks keep their bound, that two clients believe at one time
-to hold a key.
+What the guards of the SDK let in is told to `accepted`. What may never happen, whatever clocks and pauses do, is that
+it is under a token older than one before, or under one token by two clients; and while clocks keep their bound, that
+two clients believe at one time to hold a key.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ class Fencing:
         self._newest: dict[str, int] = defaultdict(int)
         self._holders: dict[tuple[str, int], str] = {}
         self._believes: dict[str, dict[str, float]] = defaultdict(dict)
-        self.admitted = self.refused = 0
 
-    def admit(self, key: str, token: int, client: str) -> bool:
+    def accepted(self, key: str, token: int, client: str) -> None:
         holder = self._holders.setdefault((key, token), client)
         if holder != client:
             raise Violation("fencing", f"{holder} and {client} both write to {key} under token {token} (I1)")
         if token < self._newest[key]:
-            self.refused += 1
-            return False
+            raise Violation(
+                "fencing", f"{client} wrote to {key} under {token}, after one under {self._newest[key]} (I1)"
+            )
         self._newest[key] = token
-        self.admitted += 1
-        return True
 
     def believe(self, key: str, client: str, now_s: float, until_s: float) -> None:
         """By its own clock the client holds the key until then. Told too late, it believes nothing new."""

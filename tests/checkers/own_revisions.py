@@ -12,6 +12,9 @@ class OwnRevisions:
         self._told: dict[str, int] = defaultdict(int)
         self.checks = 0
 
+    def newest(self, client: str) -> int:
+        return self._told[client]
+
     def told(self, client: str, what: str, revision: int) -> None:
         """An answer to one who asks one thing after the other: a write, or a read that is not told to be stale."""
         self.checks += 1

@@ -25,14 +25,14 @@ class RefusedInTime(Generic[Node]):
         `grace_s`: what the machine may add now, because of all that it has to do."""
         self._allowed_s, self._disturbed, self._grace_s = allowed_s, disturbed, grace_s
         self.slowest_s = 0.0
-        """Of a node that was left alone."""
+        """Of a node that was left alone. A figure: what was once forgiven is not forgiven for that."""
 
     def ended(self, node: Node, sent_s: float, ended_s: float) -> None:
         """A request came to an end, whichever: an answer, or the end of the client's patience."""
         took_s = ended_s - sent_s
-        if took_s <= self.slowest_s or self._disturbed(node, sent_s):
+        if self._disturbed(node, sent_s):
             return
-        self.slowest_s = took_s
+        self.slowest_s = max(self.slowest_s, took_s)
         if took_s >= self._allowed_s + self._grace_s():
             raise Violation(
                 "refused_in_time", f"{node} neither answered nor refused for {took_s:.1f} s what was sent to it (I18)"

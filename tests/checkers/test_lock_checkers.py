@@ -50,10 +50,12 @@ def test_every_invariant_has_a_checker() -> None:
 
 def test_a_guard_takes_no_older_token_and_no_token_from_two() -> None:
     guard = Fencing()
-    assert guard.admit("k", 1, "a") and guard.admit("k", 2, "b") and guard.admit("k", 2, "b")
-    assert not guard.admit("k", 1, "a")
+    for token, client in ((1, "a"), (2, "b"), (2, "b")):
+        guard.accepted("k", token, client)
+    with pytest.raises(Violation, match="a wrote to k under 1, after one under 2"):
+        guard.accepted("k", 1, "a")
     with pytest.raises(Violation, match="both write to k under token 2"):
-        guard.admit("k", 2, "a")
+        guard.accepted("k", 2, "a")
 
 
 def test_two_who_believe_at_one_time() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.client.blocking import SyncBlock
+from coordinator.client.blocks import AFTER_S
 from coordinator.client.errors import LockLost
 from coordinator.client.heartbeat_thread import HeartbeatThread
 
@@ -94,3 +95,18 @@ def test_one_that_is_lost_before_its_block_begins_is_left(thread: HeartbeatThrea
         with pytest.raises(LockLost), block(thread, time.monotonic()):
             compute()
     assert not thread.in_use
+
+
+def test_one_that_came_when_its_end_was_only_called_does_not_come_again(thread: HeartbeatThread) -> None:
+    """The interpreter looks for exceptions on entering a function: that end never runs, and nobody is in the block."""
+    left = block(thread, time.monotonic() + LOST_AFTER_S)
+    with pytest.raises(LockLost):
+        left.__enter__()
+        compute()
+    with block(thread, time.monotonic() + PATIENCE_S):
+        pass  # whose end tells those around it that were not heard
+    until, rounds = time.monotonic() + 10 * AFTER_S, 0
+    while time.monotonic() < until:
+        rounds += 1
+    assert rounds > 0
+    thread.call_soon(left._blocks.take().give_up)

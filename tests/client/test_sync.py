@@ -149,7 +149,7 @@ def test_many_interrupts_never_arrive_after_their_block(client: SyncClient) -> N
         lost = False
         try:
             with SyncLock(cast(Lock, Losing()), client._thread, client._seen, None, interrupt=True):
-                burn(0.00004 * (turn % 50))
+                burn(0.0002 * (turn % 50))
                 ended += 1
         except LockLost:
             lost = True

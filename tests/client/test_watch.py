@@ -133,9 +133,11 @@ def test_nobody_heard(cluster: Up) -> None:
     run(scenario)
 
 
-def test_what_is_gone_is_said_to_be_gone(cluster: Up, endpoints: list[str]) -> None:
-    async def scenario() -> None:
-        async with Client(endpoints, namespace="default") as client:
+def test_what_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
+    """On a cluster of its own: half a minute later the leases end for good, and with that the events of others."""
+
+    async def scenario(cluster: Up) -> None:
+        async with Client(endpoints_of(cluster), namespace="default") as client:
             first = (await client.call("GET", "/cluster"))["revision"] + 1
             async with client.session(ttl=60) as session:
                 names = [f"gone/{n}" for n in range(EVENTS_KEPT + 2 * BATCH)]
@@ -146,7 +148,8 @@ def test_what_is_gone_is_said_to_be_gone(cluster: Up, endpoints: list[str]) -> N
             async with contextlib.aclosing(client.watch(from_revision=gone.value.revision)) as events:
                 assert (await anext(events)).revision >= gone.value.revision
 
-    run(scenario)
+    with up(tmp_path / "data") as cluster:
+        run(lambda: scenario(cluster))
 
 
 def test_a_node_that_says_nothing_is_left(cluster: Up, endpoints: list[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.leadership import Leadership
 from cluster.options import KIB, Limits
 from cluster.ports import Committed, Denied, Message, Unknown
 from tests.hazards.schedule import Directed
@@ -300,3 +301,23 @@ def test_whoever_is_told_that_it_took_too_long_may_ask_again_at_once() -> None:
     world.split({"n1", "n2", "n3"})
     world.run(5)
     assert [type(outcome) for outcome in told] == [Denied] * 3 + [Committed] * 3
+
+
+def test_a_leader_that_is_not_ready_collects_no_commands_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take long to apply its log. Its followers' clients give up and ask again, and it must not do all of it."""
+    world = Directed(30)
+    leader = world.begin("n1")
+    with monkeypatch.context() as held:
+        held.setattr(Leadership, "ready", property(lambda self: False))
+        given_up = [world.propose("n2", command("append", "list", number), timeout=0.2) for number in range(100)]
+        world.run(0.05)
+        assert leader.proposer.queued_commands == 100
+        world.run(1)
+        assert all(not isinstance(outcome[0], Committed) for outcome in given_up)
+        waits = world.propose("n2", command("append", "list", "waits"), timeout=30)
+        world.run(5)
+        assert leader.proposer.queued_commands <= 1
+        assert not waits
+    world.run(1)
+    assert waits[0].result == ["ok", 1]
+    assert world.value("n3", "list") == ["waits"]

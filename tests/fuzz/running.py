@@ -15,10 +15,6 @@ from tests.fuzz.machines import Unchanged
 from tests.fuzz.mutation import inputs
 
 
-class Broken(AssertionError):
-    """An input that ended in anything but a plain refusal. It is in the text, to be fed again."""
-
-
 @dataclass
 class Outcome:
     decoder: str
@@ -34,6 +30,15 @@ class Outcome:
     resident_before_kib: int = 0
     resident_peak_kib: int = 0
     """The most at any moment, as the kernel counted it: what is given back at once is in it too."""
+
+
+class Broken(AssertionError):
+    """An input that ended in anything but a plain refusal. It is in the text, to be fed again."""
+
+    def __init__(self, told: str, outcome: Outcome) -> None:
+        """`outcome`: as far as it came."""
+        super().__init__(told)
+        self.outcome = outcome
 
 
 def fuzz(decoder: Decoder, size: int, seed: int = 1, progress: Callable[[Outcome], None] | None = None) -> Outcome:
@@ -52,20 +57,24 @@ def fuzz(decoder: Decoder, size: int, seed: int = 1, progress: Callable[[Outcome
     outcome.resident_peak_kib = _peak_kib()
     unchanged: Unchanged | None = getattr(read, "unchanged", None)
     if unchanged is not None:
-        unchanged.compare()
+        try:
+            unchanged.compare()
+        except AssertionError as error:
+            raise Broken(f"{decoder.name}: {error}, after all {outcome.inputs} inputs", outcome) from error
         outcome.digests = unchanged.digests
     return outcome
 
 
 def row_of(name: str, size: int, seed: int) -> dict[str, Any]:
-    """One row of the table; progress goes to standard error."""
+    """One row of the table; progress goes to standard error. One that broke has `broken`, and the same figures."""
     decoder = next(each for each in DECODERS if each.name == name)
     began = time.process_time()
+    broken: dict[str, str] = {}
     try:
-        outcome = asdict(fuzz(decoder, size, seed, _tell))
+        outcome = fuzz(decoder, size, seed, _tell)
     except Broken as error:
-        return {"decoder": name, "seed": seed, "broken": str(error)}
-    return {**outcome, "cpu_s": round(time.process_time() - began, 1)}
+        outcome, broken = error.outcome, {"broken": str(error)}
+    return {**asdict(outcome), "cpu_s": round(time.process_time() - began, 1), **broken}
 
 
 def _tell(outcome: Outcome) -> None:
@@ -81,7 +90,7 @@ def _feed(decoder: Decoder, read: Callable[[bytes], None], raw: bytes, outcome: 
         outcome.refused += 1
     except BaseException as error:
         told = f"{decoder.name} ended with {type(error).__name__}: {error} on {raw[:4_000]!r}"
-        raise Broken(told) from error
+        raise Broken(told, outcome) from error
     outcome.slowest_ms = max(outcome.slowest_ms, round((time.process_time() - began) * 1000, 2))
 
 

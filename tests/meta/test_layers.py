@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator.environment",),
     ("coordinator.config", "coordinator.endpoint", "coordinator.backups"),
     ("coordinator.watches", "coordinator.telemetry", "coordinator.lanes"),
+    ("coordinator.lockwaits",),
     ("coordinator.service",),
     ("coordinator.leading", "coordinator.explaining", "coordinator.claims"),
     (

@@ -18,19 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.proof.page import Figures, page
+from tests.proof.figures import Figures
+from tests.proof.page import page
+from tests.proof.seeds import TESTS
+from tests.proof.sources import files_in, hash_with, imported
 from tests.sim.ledger import REPOSITORY, commit, sources_hash
 
 PRODUCT = ("coordinator", "cluster")
-SIMULATED = ("tests/sim", "tests/checkers", "tests/reference")
+SIMULATED = ("tests/sim", "tests/checkers", "tests/reference", "tests/machine")
 SEEDS = 10_000
+SEED_TESTS = ("tests.conftest", *(f"tests.sim.{Path(name).stem}" for name in TESTS))
+IMAGE = ("docker-compose.yml", "Dockerfile", "docker", "configs/docker.toml", "pyproject.toml")
+"""What decides, besides the product, what is in the image and how it is run."""
 DOCKER_S = 20
 
 
 @dataclass(frozen=True)
 class Part:
     """`command`: for so many minutes, with figures to that file. Where there is no share, it takes what it takes.
-    `folders`: the sources that decide what it does, besides the product's."""
+    `folders`: with all sources in them, whether it imports them or starts them as programs of their own."""
 
     command: Callable[[float, Path], list[str]]
     folders: tuple[str, ...]
@@ -38,12 +44,23 @@ class Part:
     is_tests: bool = False
     """It runs tests of these folders."""
     goes_on: bool = False
-    """Its figures are of several sittings."""
+    """Its figures are of several sittings, and it knows by itself whether they are of the same sources: of the folders
+    and nothing else."""
+    also: tuple[str, ...] = ()
+    """Modules that it runs besides that of its command."""
+    files: tuple[str, ...] = ()
+    """What else decides what it does: files and folders of them, of any kind."""
     can_run: Callable[[], str | None] = lambda: None
     """Why it cannot, on this machine."""
 
     def sources(self) -> str:
-        return sources_hash((*PRODUCT, *self.folders), tests=self.is_tests)
+        """Of the product, of the folders, of the files, and of whatever of ours it imports."""
+        folders = sources_hash((*PRODUCT, *self.folders), tests=self.is_tests)
+        return folders if self.goes_on else hash_with(folders, self.paths())
+
+    def paths(self) -> set[Path]:
+        """Besides the product and the folders."""
+        return imported((self.command(0.0, REPOSITORY)[0], *self.also)) | files_in(self.files)
 
 
 def _no_docker() -> str | None:
@@ -58,7 +75,7 @@ PARTS: dict[str, Part] = {
         lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--ledger", f"{to}"],
         SIMULATED, 0.5, goes_on=True,
     ),
-    "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"], SIMULATED, is_tests=True),
+    "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"], SIMULATED, is_tests=True, also=SEED_TESTS),
     "replay": Part(lambda _, to: ["tests.sim", "--replays", "4", "--json", f"{to}"], SIMULATED),
     "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"], SIMULATED),
     "directed": Part(lambda _, to: ["tests.proof.directed", "--json", f"{to}"], ("tests",), is_tests=True),
@@ -66,15 +83,15 @@ PARTS: dict[str, Part] = {
     "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"], SIMULATED),
     "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
     "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
-    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("tests/proof", "bench")),
-    "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"], ("tests/proof", "bench")),
+    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("bench",)),
+    "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"], ("bench",)),
     "robustness": Part(
         lambda minutes, to: ["tests.robustness", "--minutes", f"{minutes}", "--json", f"{to}", "--out", f"{to.parent}"],
         ("tests/robustness", "tests/checkers"), 0.5,
     ),
     "chaos": Part(
         lambda _, to: ["tests.chaos", "--rounds", "1", "--json", f"{to}"],
-        ("tests/chaos", "tests/checkers"), can_run=_no_docker,
+        ("tests/chaos", "tests/checkers"), can_run=_no_docker, files=IMAGE,
     ),
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Guards of the cluster that only a particular schedule misses: each is taken out in a test, which must see the harm.
 
-Such a test is called `test_without_…`, and its name is what the page says of it. Run as a module, it runs all of them.
+Such a test is called `test_without_…`, and its name is what the page says of it. Run as a module, it runs all of them,
+and all other tests of their files: those have the guard, and see no harm.
 """
 
 from __future__ import annotations
@@ -83,14 +84,25 @@ class Verdicts:
     def seen(self, test: str) -> bool:
         return self.passed[test] > 0 and not self.failed[test]
 
+    def with_guard(self, test: str) -> tuple[int, bool]:
+        """Of the tests beside it in its file that take nothing out: how many passed, and whether all did."""
+        beside = f"{test.partition('::')[0]}::"
+        passed, failed = (
+            sum(number for name, number in counts.items() if name.startswith(beside) and "::test_without_" not in name)
+            for counts in (self.passed, self.failed)
+        )
+        return passed, passed > 0 and not failed
+
 
 def run(found: list[Directed]) -> list[dict[str, object]]:
-    verdicts = Verdicts()
-    pytest.main(["--quiet", "-p", "no:cacheprovider", *(each.test for each in found)], plugins=[verdicts])
-    return [
-        {"guards": each.guards, "harm": each.harm, "test": each.test, "seen": verdicts.seen(each.test)}
-        for each in found
-    ]
+    verdicts, rows = Verdicts(), []
+    files = sorted({each.test.partition("::")[0] for each in found})
+    pytest.main(["--quiet", "-p", "no:cacheprovider", *files], plugins=[verdicts])
+    for each in found:
+        passed, harmless = verdicts.with_guard(each.test)
+        told = {"seen": verdicts.seen(each.test), "with_guard": passed, "harmless": harmless}
+        rows.append({"guards": each.guards, "harm": each.harm, "test": each.test, **told})
+    return rows
 
 
 def main() -> int:
@@ -101,8 +113,12 @@ def main() -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
     missed = [row["test"] for row in rows if not row["seen"]]
-    print(f"{len(rows)} directed tests take out {len(GUARDS)} guards; no harm seen in: {missed}")
-    return 1 if missed else 0
+    harmed = [row["test"] for row in rows if not row["harmless"]]
+    print(
+        f"{len(rows)} directed tests take out {len(GUARDS)} guards; no harm seen in: {missed}; harm with the guard "
+        f"beside: {harmed}"
+    )
+    return 1 if missed or harmed else 0
 
 
 if __name__ == "__main__":

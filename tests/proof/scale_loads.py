@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import socket
 import tempfile
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,10 @@ from tests.robustness.record import quantile
 from tests.waiting import until
 
 ROUNDS, QUIET_S, BESIDE_S = 5, 8.0, 10.0
+CALM_LOOK_S, CALM_LOOKS, CALM_MOST_S, CALM_RATIO = 1.0, 2, 10.0, 1.5
+"""Calm: so many looks in a row of which the median is no more than so many times the best of the run. A siege leaves
+sockets to be closed and requests to be forgotten, and a node that has just started has its caches to fill: what is
+quiet only by name would excuse what comes after it. A round that is not calm in time is none to compare with."""
 SLOW, HALF_OPEN = 1_000, 128
 GOAL_RATIO, MEMORY_GOAL = 2.0, 2.0
 SPARE_DESCRIPTORS = 100
@@ -58,7 +65,9 @@ async def overload(nodes: Holdfast, rounds: int = ROUNDS, slow: int = SLOW) -> d
     descriptors, resident = _descriptors(pid), _resident_kib(pid)
     seen, most = list[dict[str, Any]](), {"descriptors": 0, "resident_kib": 0}
     async with greed.connected(address) as wires:
+        calm = Calm(lambda: greed.healthy(wires, CALM_LOOK_S))
         for _ in range(rounds):
+            calm_s = await calm.wait(lambda: _descriptors(pid) <= descriptors + SPARE_DESCRIPTORS)
             quiet, _statuses = await greed.healthy(wires, QUIET_S)
             with contextlib.ExitStack() as held, greed.asking_for_everything(address) as greedy:
                 _besiege(held, address, peer, slow)
@@ -67,12 +76,30 @@ async def overload(nodes: Holdfast, rounds: int = ROUNDS, slow: int = SLOW) -> d
                 most["descriptors"] = max(most["descriptors"], _descriptors(pid))
                 during, later = await greed.healthy(wires, BESIDE_S)
                 most["resident_kib"] = max(most["resident_kib"], _resident_kib(pid))
-            p99s = [greed.percentiles(each)["p99"] for each in (quiet, onset + during, onset)]
-            ratio, at_first = (round(each / p99s[0], 2) for each in p99s[1:])
-            told = {"ratio": ratio, "onset": at_first, "quiet_ms": p99s[0], "healthy": dict(first + later)}
-            seen.append({**told, "greedy": greedy, "newcomer_s": await newcomer})
+            spent = {"quiet_ms": quiet, "onset_ms": onset, "beside_ms": onset + during, "calm_s": calm_s}
+            told = {**spent, "healthy": dict(first + later), "newcomer_s": await newcomer}
+            seen.append({**told, "greedy": greedy})
     await until(lambda: _descriptors(pid) <= descriptors + SPARE_DESCRIPTORS, "its descriptors back", 60)
     return overload_verdict(seen, most, descriptors, resident, slow)
+
+
+class Calm:
+    """`look`: milliseconds of some calls, and how they ended."""
+
+    def __init__(self, look: Callable[[], Awaitable[tuple[list[float], object]]]) -> None:
+        self._look = look
+        self._best_ms = math.inf
+
+    async def wait(self, over: Callable[[], bool], most_s: float = CALM_MOST_S) -> float | None:
+        """Seconds until the siege is `over` and the node calm; None if it was not within `most_s`."""
+        began, last_ms = time.monotonic(), deque[float](maxlen=CALM_LOOKS)
+        while time.monotonic() - began < most_s:
+            spent_ms, _ = await self._look()
+            last_ms.append(quantile(spent_ms, 0.5))
+            self._best_ms = min(self._best_ms, *last_ms)
+            if over() and len(last_ms) == CALM_LOOKS and max(last_ms) <= CALM_RATIO * self._best_ms:
+                return round(time.monotonic() - began, 1)
+        return None
 
 
 def _besiege(held: contextlib.ExitStack, address: Address, peer: Address, slow: int) -> None:
@@ -96,36 +123,78 @@ def _peer_port(nodes: Holdfast, number: int) -> int:
     return next(int(each["peer"].rpartition(":")[2]) for each in view["members"] if each["id"] == f"n{number}")
 
 
+def times_quiet(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the healthy feel beside a siege, as a multiple of the quiet: of the middle rounds, and of all calls.
+
+    The quiet p99 of one round is of some hundred calls, and is noise on a machine that others use: so no round is
+    compared with its own. Quiet is what began calm; without any such round there is nothing to compare with.
+    """
+    calm = [each for each in seen if each["calm_s"] is not None]
+    figures: dict[str, Any] = {"calm_after_s": [each["calm_s"] for each in seen]}
+    of_all: dict[str, dict[str, float]] = {}
+    for name, rounds in (("quiet", calm), ("beside", seen), ("onset", seen)):
+        figures[f"{name}_p99_ms"] = [greed.percentiles(each[f"{name}_ms"])["p99"] for each in rounds]
+        of_all[name] = greed.percentiles([ms for each in rounds for ms in each[f"{name}_ms"]])
+        figures[f"{name}_p99_ms_of_all"] = of_all[name]["p99"]
+
+    def ratio(one: float, other: float) -> float | None:
+        return round(one / other, 2) if calm else None
+
+    middle = {name: quantile(figures[f"{name}_p99_ms"], 0.5) for name in of_all}
+    return {
+        "p99_ratio": ratio(middle["beside"], middle["quiet"]),
+        "p99_ratio_of_all": ratio(of_all["beside"]["p99"], of_all["quiet"]["p99"]),
+        "p50_ratio_of_all": ratio(of_all["beside"]["p50"], of_all["quiet"]["p50"]),
+        "p99_ratio_of_the_first_seconds": ratio(middle["onset"], middle["quiet"]),
+        **figures,
+    }
+
+
+def refusals_in_time(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """Who comes again at once is read when the time is over for which it was told to stay away; then it is as the
+    others are. The worst p99 of all rounds counts; the longest of all is told."""
+    greedy = [each["greedy"] for each in seen]
+    return {
+        "refused": sum(each["statuses"].get("429", 0) for each in greedy),
+        "refused_too_early_again": sum(each["held"] for each in greedy),
+        "refused_p99_ms": max(each["refused_ms"]["p99"] for each in greedy),
+        "refused_longest_ms": max(each["refused_ms"]["p100"] for each in greedy),
+        "refused_again_p99_ms_after_told": max(each["after_ms"]["p99"] for each in greedy),
+        "refused_again_longest_ms_after_told": max(each["after_ms"]["p100"] for each in greedy),
+        "deadline_ms": WRITE_TIMEOUT_MS,
+    }
+
+
 def overload_verdict(
     seen: list[dict[str, Any]], most: dict[str, int], descriptors: int, resident: int, slow: int
 ) -> dict[str, Any]:
-    ratio = quantile([each["ratio"] for each in seen], 0.5)
-    refused_ms = max(each["greedy"]["refused_ms"]["p99"] for each in seen)
-    refused = sum(each["greedy"]["statuses"].get("429", 0) for each in seen)
+    felt, refused = times_quiet(seen), refusals_in_time(seen)
     served = all(set(each["healthy"]) == {200} for each in seen)
     broken = [text for each in seen for text in each["greedy"]["broken"]]
     grown = most["resident_kib"] / resident
     cap = descriptors + slow + greed.GREEDY_CONNECTIONS + greed.HEALTHY_CONNECTIONS + HALF_OPEN + SPARE_DESCRIPTORS
+    both = felt["p99_ratio"], felt["p99_ratio_of_all"]
+    unnoticed = all(ratio is not None and ratio <= GOAL_RATIO for ratio in both)
+    in_time = max(refused["refused_p99_ms"], refused["refused_again_p99_ms_after_told"]) < WRITE_TIMEOUT_MS
     return {
         "greedy_connections": greed.GREEDY_CONNECTIONS,
         "slow_sockets": slow,
         "half_open_peers": HALF_OPEN,
-        "p99_ratio": ratio,
-        "ratios": [each["ratio"] for each in seen],
-        "ratios_of_the_first_seconds": [each["onset"] for each in seen],
-        "quiet_p99_ms": [each["quiet_ms"] for each in seen],
+        **felt,
         "newcomer_s": [each["newcomer_s"] for each in seen],
         "healthy_all_served": served,
-        "refused": refused,
-        "refused_p99_ms": refused_ms,
-        "deadline_ms": WRITE_TIMEOUT_MS,
+        **refused,
         "descriptors_most": most["descriptors"],
         "descriptors_cap": cap,
         "memory_ratio": round(grown, 2),
-        "goal": f"p99 of the healthy ≤ {GOAL_RATIO:g} × quiet, refused in time, memory ≤ {MEMORY_GOAL:g} × (I18)",
+        "goal": (
+            f"p99 of the healthy ≤ {GOAL_RATIO:g} × that of quiet rounds that began calm, in the middle of the rounds "
+            f"and over all calls; 99 % refused within the deadline, who was told to stay away from then on; "
+            f"memory ≤ {MEMORY_GOAL:g} × (I18)"
+        ),
         "reached": bool(
-            ratio <= GOAL_RATIO and served and refused and refused_ms < WRITE_TIMEOUT_MS and not broken
-            and grown <= MEMORY_GOAL and most["descriptors"] <= cap
+            unnoticed and served and refused["refused"] and refused["refused_too_early_again"] and in_time
+            and not broken and grown <= MEMORY_GOAL and most["descriptors"] <= cap
         ),
     }  # fmt: skip
 

@@ -12,3 +12,13 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str
     for row in rows:
         yield f"| {' | '.join(str(cell) for cell in row)} |"
     yield ""
+
+
+def yes(true: bool) -> str:
+    return "yes" if true else "**no**"
+
+
+def in_one_line(text: str, most: int = 1_000) -> str:
+    """What a program said, so that it does not end the paragraph or the code that it is in."""
+    told = " ".join(text.split()).replace("`", "'")
+    return told if len(told) <= most else f"{told[:most]}…"

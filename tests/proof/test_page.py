@@ -10,8 +10,8 @@ import pytest
 
 from tests.proof.__main__ import PARTS, Part, Proof
 from tests.proof.directed import GUARDS, Verdicts
-from tests.proof.page import Figures, page
-from tests.sim.ledger import REPOSITORY
+from tests.proof.figures import Figures
+from tests.proof.page import page
 
 
 def run_of(**other: Any) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def simulation_of(
 
 def test_what_was_not_run_has_no_figure() -> None:
     text = page(Figures("2026-01-02", "abc"))
-    assert text.count("Not run.") == 10 and text.count("| not run | ") == text.count("| **no** |") == 13
-    assert "Violations found: 0." in text and "2026-01-02" in text and "abc" in text
+    assert text.count("Not run.") == 12 and text.count("| not run | ") == text.count("| **no** |") == 13
+    assert "Violations found: 0; not run: simulation, seeds, replay," in text and "2026-01-02" in text and "abc" in text
 
 
 def test_every_figure_is_on_the_page() -> None:
@@ -55,11 +55,12 @@ def test_every_figure_is_on_the_page() -> None:
             "hand_overs": {"times": 20, "p50_s": 0.05, "p99_s": 0.2, "longest_s": 0.25, "calls": 9_876, "failed": []},
         },
         planted=[["forget it", "locks", "linearizable", 3]],
-        directed=[{"guards": ["one_vote"], "harm": "two lead", "test": "tests/a.py::test_two", "seen": True}],
+        directed=[{"guards": ["one_vote"], "harm": "two lead", "test": "tests/a.py::test_two", "seen": True,
+                   "with_guard": 3, "harmless": True}],
         failpoints={"fired": [["journal.pwrite", "crash"], ["journal.pwrite", "error"]], "left": []},
         robustness=[
             {"name": "3 nodes", "seconds": 90, "clients": 48, "operations_of_keys": 5_678,
-             "checked": 1_234, "changes": 456, "open": 0, "not_run": {},
+             "checked": 1_234, "changes": 456, "open": 0, "not_run": {}, "violation": "", "short_ended": {"locks": 67},
              "failovers": 2, "faults": {"isolate": 2}, "frames": {"lost": 7},
              "counts": {"locks: read free": 99, "requests": 1_234},
              "checker_us_each": 7.5, "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5,
@@ -77,18 +78,19 @@ def test_every_figure_is_on_the_page() -> None:
     assert "p50 0.72 s, p99 1.4 s of 100" in text and "longest 0.25 s of 20; 0 failed of 9,876" in text
     assert "1,005 bits" in text and "904 were noticed" in text and "| http-json | 105 | 7,654 | 32 | 5 |" in text
     assert "100 MiB to each of 1; 1.25 ×; 0" in text and "28 runs of all workloads" in text
-    assert "| 251 seeds, 5.25 h in 4.5 min |" in text
+    assert "| 251 seeds, 5.25 h in 4.5 min; 0 |" in text and "Violations found: 0.\n" in text
     assert "2 sittings at abc, def" in text and "30 seeds a minute" in text
     assert "| registers | 9 | 2.00 | 10 | 3 | 1,234 | 0 |" in text and "one way 5" in text
     assert "| forget it | locks | linearizable | 3 |" in text
-    assert "| one_vote | two lead | tests/a.py | yes |" in text
+    assert "| one_vote | two lead | tests/a.py | yes | 3 | yes |" in text
     assert "1 named points" in text and "| journal | pwrite |" in text
     assert "100 MiB to each of 93; 1.18 ×; 0" in text and "400: 77; 0 of 5xx" in text and "strangers yes" in text
     assert "| waiters | in order | yes | seconds 31, grants 200 |" in text and "| I9 | facts 355 |" in text
     assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 456 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
     assert "| 3 nodes | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
     assert "| fill a disk | 2 | 0.75 s |" in text and "3 and 5 nodes for 9.0 minutes" in text
-    assert "lock 4,321" in text and "tasks done 8,765" in text
+    assert "| 1,234 requests (5,678 operations of keys) | 1,000,000 requests | **no** |" in text
+    assert "gone from every node: locks 67." in text and "lock 4,321" in text and "tasks done 8,765" in text
 
 
 def test_parts_of_other_sources_are_told() -> None:
@@ -100,7 +102,7 @@ def test_parts_of_other_sources_are_told() -> None:
 def test_a_part_that_failed_is_named() -> None:
     simulation = simulation_of("locks", 1, {}, [["locks", 3, "fencing"]])
     text = page(Figures("2026-01-02", "abc", {"simulation": run_of(passed=False)}, simulation=simulation))
-    assert "Violations found: 1; **parts that failed: simulation**, which" in text
+    assert "Violations found: 1 (simulation 1); **parts that failed: simulation**, which" in text
 
 
 def test_a_slow_kill_a_failed_call_or_a_lost_bit_misses_its_goal() -> None:
@@ -118,14 +120,19 @@ def test_a_slow_kill_a_failed_call_or_a_lost_bit_misses_its_goal() -> None:
     assert "| yes |" not in page(Figures("", "", flips=flips))
     slow = {"seeds": 251, "hours": 5.25, "minutes": 10.5, "failed": []}
     assert "| yes |" not in page(Figures("", "", seeds=slow))
+    broken = {"seeds": 251, "hours": 5.25, "minutes": 4.5, "failed": ["tests/sim/test_seeds.py::test_locks"]}
+    assert "| yes |" not in page(Figures("", "", seeds=broken))
+    assert "| yes |" in page(Figures("", "", seeds={**broken, "failed": []}))
     assert "| yes |" not in page(Figures("", "", replay={"runs": 3, "different": ["locks 1 a"]}))
 
 
-def test_a_guard_whose_absence_shows_nothing_misses_the_goal() -> None:
-    rows = [{"guards": [guard], "harm": "x", "test": "tests/a.py::test_x", "seen": True} for guard in sorted(GUARDS)]
+def test_a_guard_whose_absence_shows_nothing_or_whose_presence_does_not_help_misses_the_goal() -> None:
+    told = {"harm": "x", "test": "tests/a.py::test_x", "seen": True, "with_guard": 1, "harmless": True}
+    rows = [{"guards": [guard], **told} for guard in sorted(GUARDS)]
     assert f"| {len(GUARDS)} | {len(GUARDS)} | yes |" in page(Figures("", "", directed=rows))
-    unseen = [*rows[1:], {**rows[0], "seen": False}]
-    assert f"| {len(GUARDS) - 1} | {len(GUARDS)} | **no** |" in page(Figures("", "", directed=unseen))
+    for wrong in ({"seen": False}, {"harmless": False}):
+        text = page(Figures("", "", directed=[*rows[1:], {**rows[0], **wrong}]))
+        assert f"| {len(GUARDS) - 1} | {len(GUARDS)} | **no** |" in text and "Violations found: 1 (directed 1)" in text
 
 
 def test_a_directed_test_is_judged_by_all_that_pytest_ran_of_it() -> None:
@@ -137,6 +144,14 @@ def test_a_directed_test_is_judged_by_all_that_pytest_ran_of_it() -> None:
             pytest.TestReport(test, ("a", 1, test), {}, outcome, None, when)  # type: ignore[arg-type]
         )
     assert [verdicts.seen(test) for test in ("a::x", "a::y", "a::z", "a::none")] == [False, True, False, False]
+
+
+def test_the_tests_beside_a_directed_one_show_what_its_guard_does() -> None:
+    verdicts = Verdicts()
+    verdicts.passed.update({"a.py::test_without_x": 1, "a.py::test_x": 2, "b.py::test_x": 1, "c.py::test_without_y": 1})
+    verdicts.failed.update({"a.py::test_without_z": 1, "b.py::test_y": 1})
+    told = [verdicts.with_guard(f"{file}.py::test_without_x") for file in "abc"]
+    assert told == [(2, True), (1, False), (0, False)]
 
 
 def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,14 +169,9 @@ def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path, monkeyp
     assert not any(proof.is_done(name) for name in PARTS)
 
 
-def test_the_sources_of_a_part_are_the_product_and_what_decides_what_it_does() -> None:
-    assert len({part.sources() for part in PARTS.values()}) > 5
-    assert all((REPOSITORY / folder).is_dir() for part in PARTS.values() for folder in part.folders)
-
-
 def test_a_violation_of_the_chaos_run_counts() -> None:
     chaos = {
         "nodes": [3], "seconds": 60, "violations": ["x was cleaned up twice"], "longest_gap_s": 1.0, "operations": {},
         "faults": {}, "counts": {}, "looked_at": {},
     }  # fmt: skip
-    assert "Violations found: 1." in page(Figures("2026-01-02", "abc", chaos=chaos))
+    assert "Violations found: 1 (chaos 1); not run" in page(Figures("2026-01-02", "abc", chaos=chaos))

@@ -46,25 +46,35 @@ def main() -> int:
     reason = why_not() if spaced else None
     not_run = dict.fromkeys(spaced, reason) if reason is not None else {}
     names = [name for name in names if name not in not_run]
-    figures: list[Figures] = []
-    try:
-        for place, name in enumerate(names):
-            share = len(names) - place
-            left = None if options.operations is None else options.operations - sum(map(requests, figures))
-            wanted = None if left is None else -(-left // share)
-            figures.append(uvloop.run(one(name, 60 * options.minutes / len(names), wanted, options)))
-    except (Violation, AssertionError) as error:
-        print(f"FAILED with seed {options.seed}: {error}")
-        return 1
-    total, changes = sum(map(requests, figures)), sum(each.changes for each in figures)
-    print(f"passed: {total:,} requests, {changes:,} of them changes, each history linearizable, none undecided; charts "
-          f"in {options.out}")  # fmt: skip
-    for name, reason in not_run.items():
-        print(f"NOT RUN: {name}, as {reason}. No packet was cut there, and nothing is shown of it.", flush=True)
+    figures = all_of(names, options)
+    for name in names[len(figures) :]:
+        not_run[name] = "an earlier cluster ended at a violation"
     text = json.dumps([{**plain(each), "not_run": not_run} for each in figures], indent=1) + "\n"
     for path in filter(None, (options.json, options.out / "robustness.json")):
         path.write_text(text)
-    return 0 if figures else 1
+    for name, reason in not_run.items():
+        print(f"NOT RUN: {name}, as {reason}. No packet was cut there, and nothing is shown of it.", flush=True)
+    found = [each.violation for each in figures if each.violation]
+    if found:
+        print(f"FAILED with seed {options.seed}: {found[0]}")
+    else:
+        total, changes = sum(map(requests, figures)), sum(each.changes for each in figures)
+        print(f"passed: {total:,} requests, {changes:,} of them changes, each history linearizable, none undecided; "
+              f"charts in {options.out}")  # fmt: skip
+    return 1 if found or not figures else 0
+
+
+def all_of(names: list[str], options: argparse.Namespace) -> list[Figures]:
+    """One cluster after the other, until one ends at a violation: that one is the last."""
+    figures: list[Figures] = []
+    for place, name in enumerate(names):
+        share = len(names) - place
+        left = None if options.operations is None else options.operations - sum(map(requests, figures))
+        wanted = None if left is None else -(-left // share)
+        figures.append(uvloop.run(one(name, 60 * options.minutes / len(names), wanted, options)))
+        if figures[-1].violation:
+            break
+    return figures
 
 
 async def one(name: str, seconds: float, operations: int | None, options: argparse.Namespace) -> Figures:
@@ -76,8 +86,11 @@ async def one(name: str, seconds: float, operations: int | None, options: argpar
     directory = Path(tempfile.mkdtemp(prefix="holdfast-robustness-"))
     run = Robustness(directory, nodes, options.seed, options.clients, say, processes=processes)
     run.figures.name = name
+    figures = run.figures
     try:
-        figures = await run.run(seconds, operations)
+        await run.run(seconds, operations)
+    except (Violation, AssertionError) as error:
+        figures.violation = str(error) or type(error).__name__
     finally:
         title = f"{name} under faults, seed {options.seed}"
         chart = options.out / f"{name.replace(' ', '-')}.html"
@@ -106,7 +119,7 @@ def plain(figures: Figures) -> dict[str, Any]:
         "clients": figures.clients, "seconds": round(figures.seconds),
         "checked": requests(figures), "changes": figures.changes, "reads": figures.reads,
         "operations_of_keys": totals.decided, "terms": figures.terms, "kept": figures.kept,
-        "short_ended": figures.ended, "digest_revision": figures.digest_revision,
+        "violation": figures.violation, "short_ended": dict(figures.ended), "digest_revision": figures.digest_revision,
         "slowest_answer_s": round(figures.slowest_s, 2), "open": totals.open, "slices": totals.slices,
         "longest_history": totals.longest,
         "checker_us_each": round(totals.microseconds_each, 1), "requests": figures.counts["requests"],

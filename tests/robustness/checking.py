@@ -79,8 +79,9 @@ def row(operation: Operation) -> Row:
 
 
 def _operation(row: Row) -> Operation:
-    *asked, returned, result = row
-    return Operation(*asked, FOREVER, UNKNOWN) if returned is None else Operation(*asked, returned, result)
+    client, key, verb, arguments, called, returned, result = row
+    ends = (FOREVER, UNKNOWN) if returned is None else (returned, result)
+    return Operation(client, key, verb, arguments, called, *ends)
 
 
 class Checking:

@@ -7,7 +7,8 @@ Leases and locks that were acknowledged all along are there still (I9), short on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from tests.checkers.violation import Violation
 from tests.robustness.clients import Client
 from tests.robustness.leaseclients import hex_id
 from tests.robustness.processes import Processes
-from tests.robustness.slices import Slice
+from tests.robustness.shortones import ShortOnes
 from tests.waiting import until
 
 KEPT_MS = 24 * 3_600_000
@@ -81,16 +82,14 @@ class Leaders:
                 raise Violation("one_leader_per_term", f"{known} and {name} both lead in term {view['term']} (I16)")
 
 
-async def short_ones_end(processes: Processes, slices: Iterable[Slice]) -> int:
-    """Nobody renews them any more: with a stable quorum they go. How many keys of locks were looked at."""
-    keys = [key for each in slices for key in each.fleeting]
+async def short_ones_end(processes: Processes, short: ShortOnes, grace_s: Callable[[], float]) -> Counter[str]:
+    """Nobody renews them any more: with a stable quorum they go. How many were granted and left to, by kind."""
 
-    async def are_free() -> bool:
-        listed = await _answer(processes, processes.names[0], "/api/v1/locks?limit=1000")
-        return not {lock["lock_key"] for lock in listed["locks"] if lock["holder"] is not None}.intersection(keys)
+    async def ask(node: str, path: str) -> dict[str, Any]:
+        return await _answer(processes, node, path)
 
-    await until(are_free, f"locks with short times to be free: {keys} (I5)", PATIENCE_S)
-    return len(keys)
+    await short.end(processes.names, ask, grace_s)
+    return short.left
 
 
 class _Nodes:

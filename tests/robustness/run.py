@@ -22,6 +22,7 @@ from tests.robustness.pausing import pause
 from tests.robustness.processes import Processes, leader_of
 from tests.robustness.record import Happened, Outage, Record, quantile
 from tests.robustness.sessionclients import SessionClient
+from tests.robustness.shortones import ShortOnes
 from tests.robustness.slices import Slice
 
 SLICE_S = 5.0
@@ -54,9 +55,12 @@ class Figures:
     failovers_s: list[float] = field(default_factory=list)
     terms: int = 0
     kept: int = 0
-    ended: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """By kind, the short ones that were granted and ended by themselves."""
     digest_revision: int = 0
     slowest_s: float = 0.0
+    violation: str = ""
+    """What the run ended at, before its time."""
     chart: str = ""
     """The picture of the run, if there was a browser to make it with."""
 
@@ -109,6 +113,7 @@ class Robustness:
         self.figures = Figures(nodes, seed, clients)
         self.record = Record()
         self.leaders = Leaders()
+        self._short = ShortOnes()
 
     @property
     def names(self) -> list[str]:
@@ -124,13 +129,14 @@ class Robustness:
         checking = Checking()
         try:
             await self._processes.open()
-            self.record.began_s = began_s = time.monotonic()
+            self.record.began_s = time.monotonic()
             await self._play(checking, seconds, operations)
-            self.figures.seconds = time.monotonic() - began_s
         finally:
+            if self.record.began_s:
+                self.figures.seconds = time.monotonic() - self.record.began_s
             await self._processes.close()
             checking.close()
-        self.figures.most = self._bounded.most
+            self.figures.most = self._bounded.most
         return self.figures
 
     async def _play(self, checking: Checking, seconds: float, operations: int | None) -> None:
@@ -155,10 +161,9 @@ class Robustness:
             await pause(PEACE_S)
             self._over = True
             await asyncio.gather(*living)
-            last = self._slice
             await self._hand_over(checking)
             await checking.finish()
-            await self._look_at_nodes(kept, last)
+            await self._look_at_nodes(kept, nodes)
         finally:
             for task in tasks:
                 task.cancel()
@@ -167,15 +172,17 @@ class Robustness:
                 client.close()
             self._conclude(checking, faults, nodes)
 
-    async def _look_at_nodes(self, kept: Kept, last: Slice) -> None:
+    async def _look_at_nodes(self, kept: Kept, nodes: Nodes) -> None:
         """What must be so on all of them, now that the faults are over."""
         figures = self.figures
         await self._processes.whole()
         await kept.check(self._processes)
-        figures.kept, figures.ended = len(kept.leases) + len(kept.tokens), await short_ones_end(self._processes, [last])
+        figures.kept = len(kept.leases) + len(kept.tokens)
+        figures.ended = await short_ones_end(self._processes, self._short, nodes.lateness.grace_s)
         figures.digest_revision = await equal_digests(self._processes, self._processes.directory)
         self._say(
-            f"{figures.kept} leases and locks of the whole run are on every node, {figures.ended} short ones are over, "
+            f"{figures.kept} leases and locks of the whole run are on every node, "
+            f"{figures.ended.total()} short ones are over on every node {dict(figures.ended)}, "
             f"{len(self.leaders.of_term)} terms had one leader each, all digests are equal at {figures.digest_revision}"
         )
 
@@ -218,6 +225,7 @@ class Robustness:
         taken = self._slice
         self._slice = self._new_slice(taken.number + 1, self.figures.clients)
         await checking.hand_over(taken)
+        self._short.add(taken)
         self.figures.counts.update(taken.counts)
 
     # --- clients ----------------------------------------------------------------------------------------------------

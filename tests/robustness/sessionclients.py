@@ -125,10 +125,14 @@ class SessionClient(Waiting):
             now.told(kind, (session.owner, key, "over", (number,)), answer, ("over",))
 
 
+def session_key(number: int, owner: str) -> str:
+    return f"session {number} of {owner}"
+
+
 class Session:
     def __init__(self, owner: str, number: int, ttl_ms: int, until_s: float) -> None:
         self.owner, self.number, self.ttl_ms, self.until_s = owner, number, ttl_ms, until_s
-        self.key = f"session {number} of {owner}"
+        self.key = session_key(number, owner)
         self.owned: list[Owned] = []
         self.untold: list[Owned] = []
         """What it may own: if so, it ends with it."""

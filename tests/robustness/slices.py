@@ -119,6 +119,12 @@ class Slice:
         self.counts["short locks and leases"] += len(self._ends)
         return self.histories
 
+    def short_ones(self) -> Iterator[tuple[End, bool]]:
+        """All that must be over some time after its last renewal, and whether it was left to end by itself: told to
+        have been granted, and not told to be given back."""
+        for end in self._ends:
+            yield end, end[3] is not None and end not in self._given_back
+
     def _retire(self, key: str) -> None:
         for keys in (self.locks, self.fleeting):
             if key in keys:

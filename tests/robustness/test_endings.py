@@ -68,6 +68,14 @@ def test_a_machine_that_has_much_to_do_may_take_longer_and_not_for_ever() -> Non
         in_time.ended(1, 10.0, 13.6)
 
 
+def test_what_was_forgiven_once_is_not_forgiven_again() -> None:
+    graces_s = iter([4.0, 0.0])
+    in_time = RefusedInTime[int](2.0, lambda _node, _since: False, lambda: next(graces_s))
+    in_time.ended(1, 10.0, 15.0)
+    with pytest.raises(Violation, match=r"neither answered nor refused for 4\.9 s"):
+        in_time.ended(1, 20.0, 24.9)
+
+
 def test_a_machine_that_comes_late_to_everything_has_more_time() -> None:
     async def scenario() -> float:
         lateness = Lateness()

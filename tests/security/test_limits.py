@@ -254,6 +254,8 @@ def test_a_node_without_descriptors_neither_spins_nor_ends(tmp_path: Path) -> No
         with contextlib.ExitStack() as held:
             for _ in range(HALF_OPEN):
                 held.enter_context(node.dial(node.peer_port))
+            # So many are let in that clients find fewer descriptors left than there are of them.
+            wait_until(lambda: node.descriptors() >= HALF_OPEN, 30, "them to be let in", 0.005)
             waiting = [held.enter_context(node.dial()) for _ in range(48)]
             wait_until(lambda: "http_shortage" in node.log, 90, "a node without descriptors")
             spent = node.cpu_s()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 from aiohttp import web
 
 from bench.overload import acquire
 from bench.wire import Wire, connect
+from cluster.ports import Denied, Outcome
 from coordinator.clientlimits import (
     AWAY_S,
     BUSY_CROWD,
     BUSY_LAG_S,
     CROWD_MOST,
     IN_WORK,
-    LATE_S,
+    LONG_TURN_S,
     MODEST_REQUESTS,
     PRESSURE_MOST,
     PRESSURE_URGENT,
@@ -27,8 +31,11 @@ from coordinator.clientlimits import (
     TICK_S,
     TURN_REQUESTS,
 )
+from coordinator.http.keys import NODE
 from coordinator.http.shedding import Admission, Held, Shed
 from coordinator.http.turnstile import Turnstile
+from coordinator.machine.commands import Command
+from coordinator.service import Service
 from tests.security.doorway import Door, behind_the_door
 from tests.security.lone_node import LoneNode, lone_node
 from tests.waiting import until
@@ -369,7 +376,7 @@ def test_beside_others_less_is_in_work_while_the_node_is_slow() -> None:
             if found < IN_WORK:
                 for _ in range(100):
                     crowd.admission.tick(0.0)
-                    turnstile.pace(2 * LATE_S)
+                    turnstile.pace(2 * LONG_TURN_S)
                 assert not crowd.admission.pressure
             held.set()
             await asyncio.gather(*tasks)
@@ -378,7 +385,7 @@ def test_beside_others_less_is_in_work_while_the_node_is_slow() -> None:
         crowd.ask("crowd", 1)
         crowd.ask("modest", 1)
         for _ in range(5):
-            crowd.admission.tick(2 * LATE_S)
+            crowd.admission.tick(0.0, 2 * LONG_TURN_S)
         assert await in_work(2 * IN_WORK) == 2 * IN_WORK, "alone it has the node for itself"
         await turnstile.turn("modest")
         assert await in_work(IN_WORK) == TURN_REQUESTS
@@ -387,6 +394,83 @@ def test_beside_others_less_is_in_work_while_the_node_is_slow() -> None:
         assert await in_work(IN_WORK) == IN_WORK
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_turns_that_are_long_are_seen_by_the_node_itself() -> None:
+    """Also such as are far shorter than what timers can tell."""
+
+    async def scenario() -> None:
+        admission = Admission(time.monotonic, lambda: 0)
+        turnstile, app, working = admission.turnstile, web.Application(), True
+
+        async def work() -> None:
+            while working:
+                over = time.monotonic() + 2 * LONG_TURN_S
+                while time.monotonic() < over:
+                    pass
+                await asyncio.sleep(0)
+
+        async with contextlib.asynccontextmanager(admission.watch_load)(app):
+            busy = asyncio.create_task(work())
+            await until(lambda: turnstile._room == TURN_REQUESTS, "less in work")
+            working = False
+            await busy
+            await until(lambda: turnstile._room == IN_WORK, "as much in work as before")
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_who_gets_no_turn_in_the_time_it_has_is_refused_and_stands_in_nobodys_way() -> None:
+    """Not answered when its client has long gone: what is in work may be so for as long as there is no leader."""
+
+    async def scenario() -> None:
+        crowd = _Crowd()
+        turnstile, now_s = crowd.admission.turnstile, asyncio.get_running_loop().time()
+        await turnstile.turn("modest")
+        await turnstile.turn("crowd")
+        for _ in range(IN_WORK):
+            turnstile.begin("crowd")
+        hasty = [asyncio.create_task(crowd.admission.turn("crowd", now_s + 0.05)) for _ in range(CROWD_MOST)]
+        patient = asyncio.create_task(crowd.admission.turn("crowd", now_s + 60))
+        ended = await asyncio.gather(*hasty, return_exceptions=True)
+        assert {type(each) for each in ended} == {Shed} and {each.code for each in ended} == {"overloaded"}
+        await turnstile.turn("modest")  # the next round sees that they have gone
+        await asyncio.sleep(0)
+        assert turnstile.crowd == 1 and not turnstile.is_full("crowd")
+        turnstile.end("crowd")
+        await patient
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_a_request_waits_for_its_turn_is_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the rest to commit, and not as long again."""
+    left: list[float] = []
+
+    async def propose(service: Service, namespace: str, command: Command, *asked: Any) -> Outcome:
+        left.append(asked[1])
+        return Denied("no_leader", "as it was asked")
+
+    async def scenario(door: Door) -> None:
+        assert (await door.ask(door.root, "PUT", "/api/v1/namespaces/a", {}))[0] == 200
+        monkeypatch.setattr(Service, "propose", propose)
+        node, lock = door.client.server.app[NODE], {"lock_key": "k", "client_id": "c", "lease_time_ms": 60_000}
+
+        async def acquire_in_a(timeout_ms: int) -> tuple[int, str]:
+            path = f"/api/v1/locks/acquire?timeout_ms={timeout_ms}"
+            return await door.code(door.root, "POST", path, lock, namespace="a")
+
+        for name in ("default", "a"):
+            await node.admission.turnstile.turn(name)
+        for _ in range(IN_WORK):
+            node.admission.turnstile.begin("a")
+        waiting = asyncio.create_task(acquire_in_a(60_000))
+        assert await acquire_in_a(1_000) == (429, "overloaded")
+        node.admission.turnstile.end("a")
+        assert await waiting == (503, "no_leader")
+        assert len(left) == 1 and 0 < left[0] <= 59.5
+
+    behind_the_door(scenario)
 
 
 def test_a_full_crowd_is_refused_but_for_what_is_urgent() -> None:

@@ -507,3 +507,74 @@ def test_of_two_in_one_entry_the_second_asks_again() -> None:
         assert isinstance(result_of(await task), r.LockGranted)
 
     asyncio.run(run())
+
+
+def _stands_and_asks_again(how: Callable[[LoneHost, asyncio.Future[Outcome]], Awaitable[None]]) -> None:
+    """A snapshot comes while one waits in the queue, so that it is asked for again; `how` goes on from there."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        (held,) = host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id", 0.001))
+        await turns()
+        assert waiting(host) == ["waiter"]
+        await how(host, task)
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        if task.done():
+            assert not host.replica.machine.lock("default", "k"), "nobody is there to have it"
+        else:
+            assert isinstance(result_of(await task), r.LockGranted)
+        assert service.hub.waiting == 0
+
+    scenario(run)
+
+
+REFUSED = Denied("no_leader", "no leader took the command in time: try again")
+UNKNOWN = Unknown("deadline", "the deadline passed")
+
+
+@pytest.mark.parametrize("outcome", [REFUSED, UNKNOWN], ids=["refused", "unknown"])
+def test_what_stands_in_the_queue_is_not_told_that_nothing_happened(outcome: Outcome) -> None:
+    async def how(host: LoneHost, task: asyncio.Future[Outcome]) -> None:
+        host.outcomes = [outcome, outcome]
+        host.replica.hub.restored(host.applied)
+        await until(lambda: not host.outcomes and len(host.proposed) == 4, "it to be asked for until it is heard")
+        assert not task.done() and waiting(host) == ["waiter"]
+
+    _stands_and_asks_again(how)
+
+
+@pytest.mark.parametrize("outcome", [REFUSED, UNKNOWN], ids=["refused", "unknown"])
+def test_who_hangs_up_while_it_is_asked_for_again_leaves_the_queue(outcome: Outcome) -> None:
+    async def how(host: LoneHost, task: asyncio.Future[Outcome]) -> None:
+        host.outcomes, host.gate = [outcome], asyncio.Event()
+        host.replica.hub.restored(host.applied)
+        await until(lambda: len(host.proposed) == 2, "it to be asked for again")
+        task.cancel()
+        await turns()
+        host.gate.set()
+        await until(lambda: waiting(host) == [], "it to be out of the queue")
+
+    _stands_and_asks_again(how)
+
+
+def test_of_two_connections_of_one_request_the_newer_may_leave_before_it_is_heard() -> None:
+    """Then its command asks last, and the older one must know of that to take the waiter along."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        (held,) = host.run(HOLD)
+        older = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        host.gate = gate = asyncio.Event()
+        newer = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        newer.cancel()
+        await turns()
+        host.gate = None
+        gate.set()
+        await turns()
+        older.cancel()
+        await until(lambda: waiting(host) == [], "nobody to wait any more")
+        host.run(c.ReleaseLock("k", "holder", held.fencing_token))
+        assert not host.replica.machine.lock("default", "k")
+
+    scenario(run)

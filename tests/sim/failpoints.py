@@ -27,7 +27,7 @@ from tests.sim.plan import Fault, draw
 from tests.sim.world import Site
 
 PORTS = {
-    "journal": "make_directory names create open size reserve pread pwrite fdatasync sync_directory unlink",
+    "journal": "make_directory names create open size reserve truncate pread pwrite fdatasync sync_directory unlink",
     "snapshot": "make_directory names create open size pread pwrite fdatasync rename sync_directory unlink",
     "identity": "create open size pread pwrite fdatasync rename",
     "members": "create open size pread pwrite fdatasync rename",

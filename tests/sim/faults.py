@@ -321,7 +321,9 @@ class Faults:
 
     def _do_disk_error(self, fault: Fault) -> bool:
         sites = self._well_minority(fault)
-        operations = ("fdatasync", "fdatasync", "pwrite", "sync_directory", "rename", "create", "unlink", "pread")
+        operations = (
+            "fdatasync", "fdatasync", "pwrite", "sync_directory", "rename", "create", "unlink", "pread", "truncate"
+        )  # fmt: skip
         for site in sites:
             self._sick.add(site.member.id)
             operation = operations[int(fault.dice[1] * len(operations))]

@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.frame import Result
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCES = ("coordinator", "cluster", "tests/sim", "tests/checkers", "tests/reference")
+SOURCES = ("coordinator", "cluster", "tests/sim", "tests/checkers", "tests/reference", "tests/machine")
 _SAVE_EVERY_S = 5.0
 
 

@@ -18,6 +18,7 @@ from tests.checkers.grant_order import GrantOrder
 from tests.checkers.linearizable import Operation
 from tests.checkers.no_early_expiry import NoEarlyExpiry
 from tests.checkers.own_revisions import OwnRevisions
+from tests.sim.guarded import Guarded
 from tests.sim.offices import Offices
 from tests.sim.world import Site, World
 
@@ -116,7 +117,7 @@ class LockClient:
             await self._sleep(rng.uniform(0.0, 0.3))
             if rng.random() < 0.1:
                 await self._pause(2 * LONGEST_MS / 1000)
-            load.count("admitted" if load.fencing.admit(key, hold.fencing_token, owner) else "fenced off")
+            load.count("admitted" if load.guarded.write(key, hold.fencing_token, owner) else "fenced off")
             if load.world.now >= until_s:
                 break
             if rng.random() < 0.2:
@@ -271,6 +272,7 @@ class LockLoad:
         self.outcomes: Counter[str] = Counter()
         self.history: list[Operation] = []
         self.fencing = Fencing()
+        self.guarded = Guarded(self.fencing)
         self.order = GrantOrder()
         self.expiry = NoEarlyExpiry(drift)
         self.revisions = OwnRevisions()

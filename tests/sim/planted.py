@@ -19,6 +19,7 @@ from cluster.guards import ALL_ON
 from cluster.journal import JournalGuards
 from cluster.status import StatusBoard
 from coordinator.client import calls, watch
+from coordinator.client.guards import ObjectGuard
 from coordinator.client.lock import Body
 from coordinator.machine import garbage, holders, leases, locks, reclaims, resources, shards, taskmoves, tasks, waiters
 from coordinator.machine.copies import Copies
@@ -292,6 +293,13 @@ def _watch_on_from_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_stream", resumed)
 
 
+def _let_old_tokens_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(guard: ObjectGuard, content: bytes, token: int, *, once: bool = False) -> None:
+        guard._store(content, token, guard._load()[1])
+
+    monkeypatch.setattr(ObjectGuard, "write", write)
+
+
 def _raise_the_level_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatusBoard, "common_level", lambda board: board._node.levels.known_level)
 
@@ -324,6 +332,7 @@ PLANTED = (
     _plant("purge tombstones by estimate", "copies", "exact_purge no_resurrection", _purge_by_estimate),
     _plant("judge copies by name alone", "copies", "no_resurrection", _judge_copies_by_name),
     _plant("reuse fencing tokens", "locks", "token_order fencing exclusive_holds", _reuse_tokens),
+    _plant("let old tokens write", "locks", "fencing", _let_old_tokens_write),
     _plant("serve the last waiter first", "locks", "grant_order", _last_come_first_served),
     _plant("grant to waiters that are gone", "locks", "grant_order", _grant_the_dead, 42),
     _plant("forget request ids", "locks", "linearizable grant_order", _forget_requests),

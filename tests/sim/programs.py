@@ -150,7 +150,8 @@ class PortLoop(SimLoop):
 
     async def sock_accept(self, sock: Any) -> tuple[Any, Any]:
         listening: Listening = sock
-        return await listening.accept()
+        await listening.arrival()
+        return listening.accept()
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> tuple[Any, Any]:  # type: ignore[override]
         accepted: Socket = sock

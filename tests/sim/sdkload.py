@@ -25,10 +25,10 @@ from coordinator.client import (
 from coordinator.client.tasks import Task
 from coordinator.client.worker import Worker
 from tests.checkers.every_event import EventLog, EveryEvent, Told
-from tests.checkers.fencing import Fencing
 from tests.checkers.linearizable import Operation
 from tests.checkers.one_body import Body, OneBody
 from tests.checkers.violation import Violation
+from tests.sim.guarded import Guarded
 from tests.sim.loop import pass_time
 from tests.sim.programs import Program
 from tests.sim.sdkgraph import GraphBook, GraphUser
@@ -257,7 +257,7 @@ class User:
         answered = loop.create_future()
 
         def arrive() -> None:
-            load.count("admitted" if load.fencing.admit(key, token, client_id) else "fenced off")
+            load.count("admitted" if load.guarded.write(key, token, client_id) else "fenced off")
             loop.call_soon(lambda: None if answered.done() else answered.set_result(None))
 
         load.world.at(self._rng.uniform(0.0, 0.02) if self._rng.random() < 0.9 else self._rng.uniform(0, 2), arrive)
@@ -316,7 +316,7 @@ class SdkLoad:
         self.running = self.closing = self.queue_made = False
         self.history: list[Operation] = []
         self.outcomes: Counter[str] = Counter()
-        self.fencing, self.one_body, self.events = Fencing(), OneBody(), EventLog()
+        self.guarded, self.one_body, self.events = Guarded(), OneBody(), EventLog()
         self.promised_s: dict[tuple[str, int], float] = defaultdict(float)
         """Until when, in the world's time, somebody was told that nobody else can have it."""
         self.granted_s: dict[int, float] = {}

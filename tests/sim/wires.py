@@ -278,10 +278,14 @@ class Listening:
         if self._accepting is not None and not self._accepting.done():
             self._accepting.set_result(None)
 
-    async def accept(self) -> tuple[Socket, tuple[str, int]]:
+    async def arrival(self) -> None:
         while not self._waiting:
             self._accepting = self.place.loop.create_future()
             await self._accepting
+
+    def accept(self) -> tuple[Socket, tuple[str, int]]:
+        if not self._waiting:
+            raise BlockingIOError("nobody waits to be let in")
         socket = self._waiting.popleft()
         return socket, (socket.end.peer.place.address, 1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from coordinator.client import Denied, HoldfastError, clock
-from tests.chaos.clients.work import Work
+from coordinator.client import HoldfastError, clock
+from tests.chaos.clients.work import Work, was_refused
 
 LEDGER = "ledger"
 """The provider of what is registered for good."""
@@ -35,14 +35,18 @@ async def bookkeeper(work: Work) -> None:
 
 
 async def forsaker(work: Work) -> None:
-    """Leases that nobody renews, looked at until they are gone: each sight of one still there is noted (I5)."""
+    """Leases that nobody renews, looked at until they are gone: each sight of one still there is noted (I5).
+
+    Of these it is known what was promised, and that they run out: no expiry may be earlier (I4)."""
     number = 0
     while not work.settle.is_set():
         number += 1
-        body = {"resource_id": f"forsaken/{number}", "client_id": work.name, "lease_duration_ms": FORSAKEN_MS}
+        name, sent = f"forsaken/{number}", clock.now()
+        body = {"resource_id": name, "client_id": work.name, "lease_duration_ms": FORSAKEN_MS}
         with work.telling("lease"):
-            lease_id = (await work.client.call("POST", "/leases/acquire", body))["lease_id"]
-            work.recorder.note("forsaken", lease_id=lease_id, ttl_ms=FORSAKEN_MS)
+            told = await work.client.call("POST", "/leases/acquire", body)
+            lease_id, token = told["lease_id"], told["fencing_token"]
+            work.recorder.note("forsaken", lease_id=lease_id, name=name, token=token, sent=sent, ttl_ms=FORSAKEN_MS)
             await _watch_it_go(work, lease_id)
         await work.pause(TURN_S, work.settle)
     work.recorder.note("settled")
@@ -87,11 +91,14 @@ async def knocker(work: Work) -> None:
     )
     while not work.settle.is_set():
         path, body = work.rng.choice(asked)
+        began = clock.now()
         try:
             await work.client.call("POST", path, body)
             work.recorder.note("let_in", path=path)
-        except Denied:
-            work.recorder.note("turned_away", path=path)
         except HoldfastError as error:
-            work.recorder.note("failed", kind="refusal", error=type(error).__name__, began=clock.now(), text=str(error))
+            if was_refused(error):
+                work.recorder.note("turned_away", path=path)
+            else:
+                told = type(error).__name__
+                work.recorder.note("failed", kind="refusal", error=told, began=began, text=str(error))
         await work.pause(TURN_S, work.settle)

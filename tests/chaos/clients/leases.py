@@ -25,7 +25,7 @@ async def keeper(work: Work) -> None:
     async def take(name: str, number: int) -> None:
         lease = await work.client.acquire_lease(name, ttl=TTLS_S[number % len(TTLS_S)])
         held[name] = lease
-        work.recorder.note("leased", lease_id=lease.lease_id, name=name)
+        work.recorder.note("leased", lease_id=lease.lease_id, name=name, token=lease.token)
         lease.on_lost(lost)
         promises.follow(lease)
         work.acknowledged("lease")

@@ -39,6 +39,9 @@ async def sleeper(work: Work) -> None:
         with work.telling("lock"):
             async with work.client.lock(key, ttl=TTL_S, wait=WAIT_S) as held:
                 before = work.store.read(key, held.token, work.name)
+                # What runs out while it sleeps was promised until then, and not less (I4).
+                now = clock.now()
+                work.recorder.note("held", key=key, token=held.token, until=now + held.valid_for)
                 work.recorder.note("asleep", key=key, token=held.token)
                 os.kill(os.getpid(), signal.SIGSTOP)
                 try:

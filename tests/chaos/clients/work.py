@@ -67,8 +67,13 @@ class Work:
 
     def _told(self, kind: str, error: HoldfastError, began: float) -> None:
         """`failed`: nobody answered. `refused`: the answer was no, or what was held is lost."""
-        what = "failed" if isinstance(error, Unavailable | OutcomeUnknown) else "refused"
+        what = "failed" if isinstance(error, Unavailable | OutcomeUnknown) and not was_refused(error) else "refused"
         self.recorder.note(what, kind=kind, error=type(error).__name__, began=began, text=str(error))
+
+
+def was_refused(error: HoldfastError) -> bool:
+    """The answer was no, be it to the last of several tries, which alone does not tell what became of the others."""
+    return isinstance(error, Denied) or isinstance(error.__cause__, Denied)
 
 
 class Promises:

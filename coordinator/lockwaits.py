@@ -1,0 +1,193 @@
+"""Waiting for locks: a request that stands in a queue of the replicated machine, and is answered when that says so.
+
+A wait has rounds. In each it is proposed, and the events that end it are waited for; a snapshot, or another connection
+of the same request, may make another round necessary. From the first round that found it in the queue on it is there
+until somebody takes it out, so that no refusal of a later round may be told: that would say that nothing happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cluster.ports import Committed, Denied, Outcome, Unknown
+from coordinator.machine import results as r
+from coordinator.machine.commands import AcquireLock, AcquireLocks, CancelWaiter
+from coordinator.machine.events import Event
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+
+OUTAGE_S = 60.0
+"""The cluster clock stands still in an outage, and with it a waiter's deadline: by so much a request outlasts it."""
+CANCEL_S = 30.0
+TIDY_MAX = 10_000
+"""Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
+ASK_S = 5.0
+"""At least so long a later round may take to be in the log, whatever was left of the time for the first."""
+
+Round: TypeAlias = Outcome | Literal["again", "dismissed"]
+"""`again`: a snapshot, the end of an earlier wait of this request, or another who asks for it, came in between.
+`dismissed`: somebody else took this waiter out of the queue."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """One connection that waits, through all its rounds."""
+
+    namespace: str
+    command: AcquireLock | AcquireLocks
+    request_id: bytes
+    timeout: float
+    """For the first round to be in the log."""
+    waiter_id: int | None = None
+    """Its place in the queue, as the last round that found it there was told."""
+    asked: int = 0
+    """The last revision at which it was asked for."""
+    gone: bool = False
+    """Nobody is here any more to be answered."""
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        return self.namespace, self.request_id
+
+    def told(self, outcome: Outcome) -> None:
+        """What became of a round in the log."""
+        if isinstance(outcome, Committed):
+            self.asked = max(self.asked, outcome.index)
+            if isinstance(outcome.result, r.LockWaiting):
+                self.waiter_id = outcome.result.waiter_id
+
+
+class LockWaits:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.here: set[asyncio.Future[None]] = set()
+        """Rounds under way, each with a future that ends with it."""
+        self._asked: dict[tuple[str, bytes], int] = {}
+        """Of requests that wait here, the last revision at which this node asked for them."""
+
+    async def acquire(self, wait: Wait) -> Outcome:
+        """Ends with a grant, `LockBusy`, a denial or `Unknown`. Cancelled, it is taken out of the queue."""
+        loop, service = asyncio.get_running_loop(), self._service
+        until = loop.time() + wait.command.block_time_ms / 1000
+        dismissed = False
+        try:
+            async with asyncio.timeout_at(until + wait.timeout + OUTAGE_S) as limit:
+                while not dismissed or loop.time() < until:
+                    outcome = await self._round(wait)
+                    if isinstance(outcome, Committed | Denied | Unknown):
+                        return outcome
+                    if outcome == "dismissed":
+                        # Another connection of the same request closed and took the waiter along, but this one is
+                        # here: it queues again. The command stays as it was, or its id would stand for two requests.
+                        dismissed, wait.waiter_id = True, None
+                        limit.reschedule(until + wait.timeout)
+        except TimeoutError:
+            if not dismissed:
+                message = "the cluster did not answer in time; repeat it only under the same request id"
+                return Unknown("deadline", message)
+        return Committed(service.revision, service.machine.now_ms, self._result_of(wait, ()))
+
+    async def _round(self, wait: Wait) -> Round:
+        """The hub is asked for the request's events before the command is proposed: a grant in the same entry, or
+        before this task runs again, is there when it looks."""
+        hub = self._service.hub
+        future = hub.expect(*wait.key)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.here.add(ended)
+        proposal = asyncio.ensure_future(self._ask(wait))
+        try:
+            # Shielded: what the log says of a command that has left must be known, to take it back.
+            outcome = await asyncio.shield(proposal)
+            if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
+                return outcome
+            self._note(wait)
+            events = await asyncio.shield(future)
+            if events and events[0].waiter_id != outcome.result.waiter_id:
+                return "again"
+            if events is not None:
+                return self._ended(wait, events)
+            hub.forget(*wait.key, future)
+            self._leave(wait, proposal)
+            return Denied("stopping", "this node is stopping, and takes you out of the queue: ask another node")
+        except asyncio.CancelledError:
+            hub.forget(*wait.key, future)
+            self._leave(wait, proposal)
+            raise
+        finally:
+            if hub.forget(*wait.key, future):
+                self._asked.pop(wait.key, None)
+            self.here.discard(ended)
+            ended.set_result(None)
+
+    async def _ask(self, wait: Wait) -> Outcome:
+        """What stands in the queue already is asked for until the log has an answer."""
+        pauses_s = self._service.pauses()
+        while True:
+            timeout = max(wait.timeout, ASK_S) if wait.asked else wait.timeout
+            outcome = await self._service.propose(wait.namespace, wait.command, wait.request_id, timeout)
+            wait.told(outcome)
+            if wait.waiter_id is None or isinstance(outcome, Committed):
+                return outcome
+            if outcome.code == "stopping":
+                return Unknown("stopping", "this node is stopping, and you may be in the queue: repeat it under its id")
+            if not wait.gone:
+                await asyncio.sleep(next(pauses_s))
+            if wait.gone:
+                return outcome
+
+    def _note(self, wait: Wait) -> None:
+        self._asked[wait.key] = max(self._asked.get(wait.key, 0), wait.asked)
+
+    def _ended(self, wait: Wait, events: tuple[Event, ...]) -> Round:
+        if not events:
+            return "again"
+        if events[0].kind == "wait_cancelled":
+            return "dismissed"
+        service = self._service
+        if service.machine.last_asked(*wait.key) > self._asked.get(wait.key, 0):
+            # Somebody asked for it after this node did, and would take it along on hanging up: not if asked once more.
+            return "again"
+        result = service.machine.outcome(*wait.key)
+        if result is None or isinstance(result, r.LockWaiting):
+            result = self._result_of(wait, events)
+        if isinstance(result, r.LockBusy):
+            service.telemetry.denials["lock_held"] += 1
+        return Committed(events[0].revision, service.machine.now_ms, result)
+
+    def _result_of(self, wait: Wait, events: tuple[Event, ...]) -> r.LockGranted | r.LocksGranted | r.LockBusy:
+        """From the events alone, when the machine has forgotten the request meanwhile (limits.MAX_REQUESTS)."""
+        command, machine = wait.command, self._service.machine
+        granted = [event for event in events if event.kind == "lock_granted"]
+        if not granted:
+            key = command.lock_key if isinstance(command, AcquireLock) else command.lock_keys[0]
+            return r.LockBusy(key, command.client_id, None, 0)
+        views = machine.leases(wait.namespace, [event.number for event in granted])
+        grants = []
+        for event, view in zip(granted, views, strict=True):
+            ttl_ms = 0 if view is None else view.ttl_ms
+            ends_ms = machine.now_ms + ttl_ms
+            grants.append(r.LockGranted(event.key, event.owner, event.fencing_token, event.number, 1, ttl_ms, ends_ms))
+        return grants[0] if isinstance(command, AcquireLock) else r.LocksGranted(tuple(grants))
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+
+    def _leave(self, wait: Wait, proposal: asyncio.Future[Outcome]) -> None:
+        """Nobody is here to be answered: out of the queue, or, granted meanwhile, out of the lock. Where others wait
+        for the same request they will see to that, and must know when this one asked."""
+        service, wait.gone = self._service, True
+        wait.asked = max(wait.asked, self._asked.get(wait.key, 0))
+
+        async def cancel() -> None:
+            await proposal
+            if service.hub.expects(*wait.key):
+                self._note(wait)
+            elif wait.waiter_id is not None:
+                leaving = CancelWaiter(wait.waiter_id, wait.request_id, wait.asked)
+                await service.insist(wait.namespace, leaving, wait.command.block_time_ms / 1000 + CANCEL_S)
+            # Else granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
+
+        if service.tidying < TIDY_MAX:
+            service.tidy(cancel())
