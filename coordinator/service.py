@@ -149,6 +149,11 @@ class Service:
         return self.host.node.engine.leader
 
     @property
+    def members_at(self) -> int:
+        """Grows with every change of who the members are; the same at all nodes, but where it came with a snapshot."""
+        return self.host.node.membership.index
+
+    @property
     def leading(self) -> bool:
         return self.host.node.engine.is_leader and self.host.node.leadership.ready
 

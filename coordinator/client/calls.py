@@ -256,7 +256,7 @@ class Calls:
             self.members.unreached()
             reached = isinstance(error, TimeoutError) or clock.now() - sent >= HUNG_UP_S
             raise _Retry(_unanswered(endpoint, error), unknown=True, reached=reached) from error
-        self.members.heard(headers.get("X-Holdfast-Leader", ""))
+        self.members.heard(headers)
         content = _decoded(raw)
         if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:
             raise _Retry(f"{endpoint} answers as no node does (HTTP {status})", unknown=True)

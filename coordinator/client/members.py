@@ -1,12 +1,14 @@
 """Where the nodes are: as whoever made the client said, and as the nodes tell themselves.
 
 Any node answers; the leader does so without asking another, so where it is, is learned on the side. So is where nodes
-are that have joined since. What is learned comes beside what was given, and never in its place: a node that is no
-member any more is asked last, and only when another has answered.
+are that have joined since: every answer says whether the members are others than before. What is learned comes beside
+what was given, and never in its place: a node that is no member any more is asked last, and only when another has
+answered.
 
 Nodes tell of addresses as other nodes reach them. Those are good for a client as well if it was given one of them
 itself. If it was given none of them, it comes by another way (a proxy, a mapped port), and learns nothing. Nor is
-an address used before the node there has said that it is of the same cluster.
+an address used before the node there has said that it is of the same cluster; who was told of, and could not be asked
+that, is asked again when no other answers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import aiohttp
@@ -26,7 +28,7 @@ from coordinator.client.endpoints import meant_by
 LEARN_S = 1.0
 LEARN_EVERY_S = 30.0
 LEARN_AGAIN_S = 1.0
-"""When a node was not reached, or an unknown one leads: but not at every call."""
+"""When a node was not reached, an unknown one leads, or there are other members: but not at every call."""
 LEARN_AFTER_FAILURE_S = 5.0
 MOST = 32
 """A cluster has a handful of members; more than so many are not looked at."""
@@ -46,6 +48,12 @@ class Members:
         self._due = -math.inf if follow else math.inf
         self._revision = 0
         """Of the newest that was told: a node that was removed, or is behind, tells of members that were."""
+        self._changed = 0
+        """The newest change of the members that an answer spoke of."""
+        self._scheme = ""
+        """Of addresses that nodes tell, once one of them was known here."""
+        self._unknown: list[str] = []
+        """Endpoints of members that have not answered yet."""
 
     @property
     def current(self) -> str:
@@ -63,18 +71,28 @@ class Members:
     def unreached(self) -> None:
         """A node was not: perhaps there are others by now."""
         if self._follow:
-            self._due = min(self._due, self._looked + LEARN_AGAIN_S)
+            self._look_soon()
+            self.look_if_due()
 
-    def heard(self, leader: str) -> None:
-        """A node answered, and said who leads; "" if it said nothing."""
+    def heard(self, said: Mapping[str, str]) -> None:
+        """A node answered, with these headers."""
+        leader = said.get("X-Holdfast-Leader", "")
         if not leader:
             return
         moved, self._leader = leader != self._leader, leader
         if moved and leader in self._places:
             self.turn_to(self._places[leader])
         elif moved and (self._follow or len(self.endpoints) > 1):
-            self._due = min(self._due, self._looked + LEARN_AGAIN_S)
+            self._look_soon()
+        changed = _number(said.get("X-Holdfast-Members", ""))
+        if changed > self._changed:
+            self._changed = changed
+            if self._follow:
+                self._look_soon()
         self.look_if_due()
+
+    def _look_soon(self) -> None:
+        self._due = min(self._due, self._looked + LEARN_AGAIN_S)
 
     def look_if_due(self) -> None:
         """In a task of its own: whoever calls it waits for nothing."""
@@ -94,19 +112,35 @@ class Members:
     # --- what the nodes tell --------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        told = await self._told_by(self.current)
-        if told is None or self._cluster_id not in ("", told["cluster_id"]) or told["revision"] < self._revision:
+        current = self.current
+        told = await self._newest([current])
+        if told is None:
+            told = await self._newest([each for each in (*self.endpoints, *self._unknown) if each != current])
+        if told is None:
             self._due = min(self._due, self._looked + LEARN_AFTER_FAILURE_S)
             return
         self._cluster_id, self._revision = told["cluster_id"], told["revision"]
         members = {str(each["id"]): str(each["http"]) for each in told["members"][:MOST] if each["http"]}
         places = await self._places_of(members)
-        if self._follow and places:
-            # It knows one of them by this address: it was given it, or learned it when it knew another.
-            scheme = next(iter(places.values())).partition("://")[0]
-            missing = {name: f"{scheme}://{address}" for name, address in members.items() if name not in places}
-            places |= await self._found(missing)
+        for known in places.values():
+            # One of them by this address: it was given it.
+            self._scheme = self._scheme or known.partition("://")[0]
+        if self._follow and self._scheme:
+            missing = {name: f"{self._scheme}://{address}" for name, address in members.items() if name not in places}
+            found = await self._found(missing)
+            places |= found
+            self._unknown = [endpoint for name, endpoint in missing.items() if name not in found]
         self._take(places)
+
+    async def _newest(self, endpoints: Iterable[str]) -> dict[str, Any] | None:
+        """What the one of them tells that is furthest, if it is of this cluster and has what was told before."""
+        all_told = await asyncio.gather(*map(self._told_by, endpoints))
+        new = [
+            told
+            for told in all_told
+            if told is not None and self._cluster_id in ("", told["cluster_id"]) and told["revision"] >= self._revision
+        ]
+        return max(new, key=lambda told: int(told["revision"]), default=None)
 
     async def _told_by(self, endpoint: str) -> dict[str, Any] | None:
         try:
@@ -150,3 +184,8 @@ class Members:
         self.turn_to(now)
         with contextlib.suppress(KeyError):
             self.turn_to(self._places[self._leader])
+
+
+def _number(text: str) -> int:
+    """0 if it is none that a node would say."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

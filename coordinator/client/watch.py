@@ -112,7 +112,7 @@ async def _stream(client: Client, query: Mapping[str, str]) -> AsyncGenerator[tu
         ) as answer:
             if answer.status != 200:
                 raise _refusal(endpoint, answer.status, await answer.read())
-            client.calls.members.heard(answer.headers.get("X-Holdfast-Leader", ""))
+            client.calls.members.heard(answer.headers)
             async for name, place, document in _messages(answer.content):
                 if name == "compacted":
                     raise _compacted(document["revision"])

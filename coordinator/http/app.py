@@ -152,8 +152,10 @@ async def _on_prepare(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def _add_headers(request: Request, response: web.StreamResponse) -> None:
-    revision, leader = request.app[NODE].position()
+    node = request.app[NODE]
+    revision, leader = node.position()
     headers = response.headers
     headers["X-Holdfast-Revision"] = str(revision)
     headers["X-Holdfast-Leader"] = leader
+    headers["X-Holdfast-Members"] = str(node.members_at())
     headers["Server"] = "holdfast"

@@ -135,6 +135,10 @@ def _headers() -> dict[str, Schema]:
     return {
         "X-Holdfast-Revision": {"schema": {"type": "integer"}, "description": "What the node has applied."},
         "X-Holdfast-Leader": {"schema": {"type": "string"}, "description": "The leader it knows, or empty."},
+        "X-Holdfast-Members": {
+            "schema": {"type": "integer"},
+            "description": "Greater than in an answer before: there are other members, see /api/v1/cluster.",
+        },
     }
 
 

@@ -140,6 +140,10 @@ class NodeView:
         status = self.status()
         return (0, "") if status is None else (status.applied, status.leader or "")
 
+    def members_at(self) -> int:
+        """Greater than it was: there are other members. Of every answer's headers, too."""
+        return 0 if self._service is None else self._service.members_at
+
     @property
     def host(self) -> HostPort | None:
         """The host while it can be asked, else None."""

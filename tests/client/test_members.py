@@ -18,6 +18,8 @@ from aiohttp import web
 
 from coordinator.cli import main
 from coordinator.client import Client
+from coordinator.client.errors import HoldfastError
+from coordinator.client.members import LEARN_AGAIN_S
 from tests.cli.processes import REPOSITORY
 from tests.client.nodes import TIMING, Nodes, nodes
 from tests.client.running import run
@@ -75,7 +77,6 @@ def test_a_client_outlives_all_the_nodes_it_was_given(tmp_path: Path) -> None:
                 before = calls
                 await until(lambda before=before: calls > before + 5, "work to go on")
                 held.check()
-            client.calls.members.unreached()  # as when it meets the last one: else it looks within half a minute
             now = [f"http://{http}" for http, _ in new.values()]
             await until(lambda: set(client.calls.endpoints[:3]) == set(now), "the last to be learned")
             going = False
@@ -95,7 +96,7 @@ class Town:
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
-        self.cluster_id, self.revision = "c", 5
+        self.cluster_id, self.revision, self.changed = "c", 5, "3"
 
     def view(self, **more: Any) -> dict[str, Any]:
         members = [{"id": name, "http": address} for name, address in self.told.items()]
@@ -103,7 +104,8 @@ class Town:
 
     def reply(self, **more: Any) -> Reply:
         async def reply(asked: Asked) -> web.Response | None:
-            return ok(self.view(**more) if asked.path == "/cluster" else {}, X_Holdfast_Leader="a")
+            body = self.view(**more) if asked.path == "/cluster" else {}
+            return ok(body, X_Holdfast_Leader="a", X_Holdfast_Members=self.changed)
 
         return reply
 
@@ -192,6 +194,52 @@ def test_a_node_that_is_behind_unmakes_nothing() -> None:
             told.revision += 2
             await looked(client, first, 3)
             assert client.calls.endpoints == both[:1]  # it has left
+
+    run(scenario)
+
+
+def test_an_answer_that_speaks_of_other_members_is_enough_to_look() -> None:
+    async def scenario() -> None:
+        async with town() as (told, first, _), scripted(told.reply()) as joined, Client(first.address) as client:
+            await looked(client, first)
+            assert client.calls.endpoints == [f"http://{first.address}"]
+            told.told["b"], told.changed = joined.address, "7"
+            client.calls.members._looked -= LEARN_AGAIN_S
+            await client.call("GET", "/thing")
+            await until(lambda: len(client.calls.endpoints) == 2, "the one that joined to be learned")
+            asked = len(first.of("/cluster"))
+            for told.changed in ("7", "6", "", "-1", "x", "9" * 30):
+                client.calls.members._looked -= LEARN_AGAIN_S
+                await client.call("GET", "/thing")
+            assert len(first.of("/cluster")) == asked  # none of them is greater than it was
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("cluster_id", ["c", "another"])
+def test_who_was_told_of_and_not_reached_is_asked_when_all_others_are_gone(cluster_id: str) -> None:
+    """Those that were given are replaced within a moment: the client may have been told of one that had not started."""
+
+    async def silent(_: Asked) -> web.Response | None:
+        return None
+
+    async def scenario() -> None:
+        async with town({}, {}) as (told, first, (second, third)), Client(first.address, timeout=5.0) as client:
+            second.reply = third.reply = silent
+            await looked(client, first)
+            assert client.calls.endpoints == [f"http://{first.address}"]
+            first.reply, second.reply, third.reply = silent, told.reply(cluster_id=cluster_id), told.reply()
+            del told.told["a"]
+            told.told["d"] = told.told.pop("c")
+            if cluster_id == "another":
+                third.reply = silent
+                with pytest.raises(HoldfastError):
+                    await client.call("GET", "/thing", timeout=2.0)
+                assert not second.of("/thing")
+            else:
+                await client.call("GET", "/thing")
+                assert set(client.calls.endpoints[:2]) == {f"http://{second.address}", f"http://{third.address}"}
+                assert client.calls.endpoints[2:] == [f"http://{first.address}"]
 
     run(scenario)
 

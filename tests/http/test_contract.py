@@ -35,6 +35,7 @@ async def post(client: Client, path: str, body: Any, **headers: str) -> tuple[in
     answer = await client.post(API + path, json=body, headers=headers)
     assert answer.headers["X-Holdfast-Leader"] == "n1"
     assert int(answer.headers["X-Holdfast-Revision"]) >= 0
+    assert answer.headers["X-Holdfast-Members"].isdigit()
     return answer.status, await answer.json()
 
 

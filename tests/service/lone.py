@@ -58,6 +58,7 @@ class LoneHost(ScriptedHost):
 
         self.node: Any = SimpleNamespace(
             engine=Engine(),
+            membership=SimpleNamespace(index=0),
             leadership=SimpleNamespace(lease_valid=lambda: host.lease, ready=True),
             cluster_clock=SimpleNamespace(advance=lambda now, valid: host.now_ms),
             clock=SimpleNamespace(now=lambda: 0.0),
