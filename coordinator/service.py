@@ -150,8 +150,9 @@ class Service:
 
     @property
     def members_at(self) -> int:
-        """Grows with every change of who the members are; the same at all nodes, but where it came with a snapshot."""
-        return self.host.node.membership.index
+        """Grows with every change of who the members are that cannot be undone."""
+        node = self.host.node
+        return node.membership.committed_index(node.engine.commit_index)
 
     @property
     def leading(self) -> bool:

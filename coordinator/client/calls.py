@@ -132,7 +132,7 @@ class Calls:
         self.members = Members(
             named(endpoints, "http" if tls is None else "https"), self.session, follow=follow_members
         )
-        self._pulse = Pulse(self.session)
+        self._pulse = Pulse(self.session, self.members.heard)
 
     async def close(self) -> None:
         self.closed = True
@@ -223,6 +223,7 @@ class Calls:
             await asyncio.wait({attempt, lost}, return_when=asyncio.FIRST_COMPLETED)
             if attempt.done():
                 return attempt.result()
+            self.members.unreached(endpoint)
             raise _Retry(lost.result(), unknown=True)
         finally:
             lost.cancel()
@@ -249,14 +250,14 @@ class Calls:
                 f"{told}: name its authority, and reach it by a name that is in it", unknown=False, reached=False
             ) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self.members.unreached()
+            self.members.unreached(endpoint)
             why = getattr(error, "strerror", None) or error
             raise _Retry(f"{endpoint} cannot be reached ({why})", unknown=False, reached=False) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            self.members.unreached()
+            self.members.unreached(endpoint)
             reached = isinstance(error, TimeoutError) or clock.now() - sent >= HUNG_UP_S
             raise _Retry(_unanswered(endpoint, error), unknown=True, reached=reached) from error
-        self.members.heard(headers)
+        self.members.heard(endpoint, headers)
         content = _decoded(raw)
         if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:
             raise _Retry(f"{endpoint} answers as no node does (HTTP {status})", unknown=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
@@ -21,8 +21,10 @@ UNREADY_LOOKS = 2
 
 
 class Pulse:
-    def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
-        self._session = session
+    def __init__(
+        self, session: Callable[[], aiohttp.ClientSession], heard: Callable[[str, Mapping[str, str]], None]
+    ) -> None:
+        self._session, self._heard = session, heard
         self._looks: dict[str, asyncio.Task[str]] = {}
 
     async def until_lost(self, endpoint: str) -> str:
@@ -42,6 +44,7 @@ class Pulse:
             try:
                 timeout = aiohttp.ClientTimeout(total=ANSWER_S)
                 async with self._session().get(f"{endpoint}/readyz", timeout=timeout) as answer:
+                    self._heard(endpoint, answer.headers)
                     if answer.status != 503:
                         return ""
                     why = f"{endpoint} knows no leader, or is behind it"

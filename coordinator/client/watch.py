@@ -83,13 +83,13 @@ async def watch(
                         yield event
                     if told is not None and place:
                         told(place)
-                    client.calls.members.look_if_due()
+                    client.calls.members.streams()
                     pause_s, heard = FIRST_PAUSE_S, clock.now()
         except _Broken as broken:
             if clock.now() - heard >= patience:
                 message = f"no node was heard for {patience:g} s: {broken}; watch again with after={after!r}"
                 raise Unavailable(message) from broken
-        client.calls.members.unreached()
+        client.calls.members.unreached(endpoint)
         # Others of this client may have gone on to a better one meanwhile.
         client.calls.move_on(endpoint)
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
@@ -112,7 +112,7 @@ async def _stream(client: Client, query: Mapping[str, str]) -> AsyncGenerator[tu
         ) as answer:
             if answer.status != 200:
                 raise _refusal(endpoint, answer.status, await answer.read())
-            client.calls.members.heard(answer.headers)
+            client.calls.members.heard(endpoint, answer.headers)
             async for name, place, document in _messages(answer.content):
                 if name == "compacted":
                     raise _compacted(document["revision"])

@@ -17,13 +17,13 @@ import pytest
 from aiohttp import web
 
 from coordinator.cli import main
-from coordinator.client import Client
+from coordinator.client import Client, pulse
 from coordinator.client.errors import HoldfastError
-from coordinator.client.members import LEARN_AGAIN_S
+from coordinator.client.members import LEARN_AGAIN_S, RETURN_S
 from tests.cli.processes import REPOSITORY
 from tests.client.nodes import TIMING, Nodes, nodes
 from tests.client.running import run
-from tests.client.scripted import Asked, Reply, Scripted, ok, scripted
+from tests.client.scripted import Asked, Reply, Scripted, ok, refused, scripted
 from tests.ports import free_address
 from tests.waiting import until
 
@@ -108,6 +108,10 @@ class Town:
             return ok(body, X_Holdfast_Leader="a", X_Holdfast_Members=self.changed)
 
         return reply
+
+
+async def silent(_: Asked) -> web.Response | None:
+    return None
 
 
 @contextlib.asynccontextmanager
@@ -204,12 +208,12 @@ def test_an_answer_that_speaks_of_other_members_is_enough_to_look() -> None:
             await looked(client, first)
             assert client.calls.endpoints == [f"http://{first.address}"]
             told.told["b"], told.changed = joined.address, "7"
-            client.calls.members._looked -= LEARN_AGAIN_S
+            client.calls.members._looked -= 2 * LEARN_AGAIN_S
             await client.call("GET", "/thing")
             await until(lambda: len(client.calls.endpoints) == 2, "the one that joined to be learned")
             asked = len(first.of("/cluster"))
             for told.changed in ("7", "6", "", "-1", "x", "9" * 30):
-                client.calls.members._looked -= LEARN_AGAIN_S
+                client.calls.members._looked -= 2 * LEARN_AGAIN_S
                 await client.call("GET", "/thing")
             assert len(first.of("/cluster")) == asked  # none of them is greater than it was
 
@@ -219,9 +223,6 @@ def test_an_answer_that_speaks_of_other_members_is_enough_to_look() -> None:
 @pytest.mark.parametrize("cluster_id", ["c", "another"])
 def test_who_was_told_of_and_not_reached_is_asked_when_all_others_are_gone(cluster_id: str) -> None:
     """Those that were given are replaced within a moment: the client may have been told of one that had not started."""
-
-    async def silent(_: Asked) -> web.Response | None:
-        return None
 
     async def scenario() -> None:
         async with town({}, {}) as (told, first, (second, third)), Client(first.address, timeout=5.0) as client:
@@ -240,6 +241,99 @@ def test_who_was_told_of_and_not_reached_is_asked_when_all_others_are_gone(clust
                 await client.call("GET", "/thing")
                 assert set(client.calls.endpoints[:2]) == {f"http://{second.address}", f"http://{third.address}"}
                 assert client.calls.endpoints[2:] == [f"http://{first.address}"]
+
+    run(scenario)
+
+
+def test_a_leader_that_fails_is_left_until_it_has_answered_again() -> None:
+    """The others say that it leads, and where it is: whoever turned back each time would never ask another."""
+
+    async def scenario() -> None:
+        async with town({}, {}) as (told, first, others), Client(first.address) as client:
+            members, leader = client.calls.members, f"http://{first.address}"
+            await looked(client, first)
+            first.reply = silent
+            for number in range(3):
+                await client.call("GET", "/thing")
+                seen = sum(len(other.of("/cluster")) for other in others)
+                members._due = 0.0
+                await client.call("GET", "/thing")
+                await until(lambda seen=seen: sum(len(other.of("/cluster")) for other in others) > seen, "a look")
+                await members._learning
+                assert client.calls.current != leader, number
+            asked = len(first.of("/cluster"))
+            first.reply = told.reply()
+            await looked(client, first, asked + 1)
+            assert client.calls.current != leader  # it failed a moment ago
+            members._failed[leader] -= RETURN_S
+            await looked(client, first, asked + 2)
+            assert client.calls.current == leader
+
+    run(scenario)
+
+
+def test_who_only_waits_hears_of_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "LOOK_EVERY_S", 0.05)
+
+    async def scenario() -> None:
+        async with town() as (told, first, _), scripted(told.reply()) as joined, Client(first.address) as client:
+            await looked(client, first)
+            granted, reply = asyncio.Event(), told.reply()
+
+            async def waiting(asked: Asked) -> web.Response | None:
+                if asked.path == "/queue":
+                    await granted.wait()
+                return await reply(asked)
+
+            first.reply = waiting
+            wait = asyncio.ensure_future(client.calls.call("POST", "/queue", waits=60.0))
+            told.told["b"], told.changed = joined.address, "7"
+            await until(lambda: len(client.calls.endpoints) == 2, "the one that joined to be learned")
+            granted.set()
+            await wait
+
+    run(scenario)
+
+
+def test_a_node_that_was_removed_and_knows_no_leader_tells_who_is_there() -> None:
+    async def scenario() -> None:
+        async with town() as (told, first, _), scripted(told.reply()) as joined, Client(first.address) as client:
+            await looked(client, first)
+
+            async def removed(asked: Asked) -> web.Response | None:
+                if asked.path == "/cluster":
+                    return ok(told.view(), X_Holdfast_Leader="")
+                return refused(503, "retry", X_Holdfast_Leader="")
+
+            first.reply, told.told = removed, {"b": joined.address}
+            await client.call("GET", "/thing", timeout=20.0)
+            assert joined.of("/thing")
+            assert client.calls.endpoints == [f"http://{joined.address}", f"http://{first.address}"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_another_cluster_is_believed_only_where_it_was_given(restored: bool) -> None:
+    """After a restore the same addresses are of a new cluster, whose revisions may be lower."""
+
+    async def scenario() -> None:
+        async with town({}) as (told, first, (second,)), Client(first.address) as client:
+            await looked(client, first)
+            both = [f"http://{first.address}", f"http://{second.address}"]
+            assert client.calls.endpoints == both
+            if restored:
+                told.cluster_id, told.revision, told.changed = "d", 1, "0"
+                del told.told["b"]
+                await looked(client, first, 2)
+                assert client.calls.endpoints == both[:1]
+            else:
+                first.reply, second.reply = silent, told.reply(cluster_id="d", members=[])
+                client.calls.members._looked -= 2 * LEARN_AGAIN_S
+                client.calls.members.unreached(both[0])
+                await until(lambda: len(second.of("/cluster")) > 1, "the others to be asked")
+                await client.calls.members._learning
+                assert client.calls.members._cluster_id == "c" and client.calls.endpoints == both
 
     run(scenario)
 

@@ -150,7 +150,7 @@ def test_a_closed_client_leaves_no_task_and_takes_nothing_up(endpoints: list[str
                     await each.release()
             assert len(client.acquisitions) == 2 and len(client.returns) == 2
             await client.close()
-            client.calls.members.heard({"X-Holdfast-Leader": "a-leader-that-is-new"})
+            client.calls.members.heard("http://127.0.0.1:1", {"X-Holdfast-Leader": "a-leader-that-is-new"})
             client.calls.members.look_if_due()
             ours = {task for task in asyncio.all_tasks() - during if "/coordinator/" in repr(task)}
             assert not ours, ours

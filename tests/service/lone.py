@@ -56,9 +56,11 @@ class LoneHost(ScriptedHost):
             def applied_index(self) -> int:
                 return host.applied
 
+            commit_index = applied_index
+
         self.node: Any = SimpleNamespace(
             engine=Engine(),
-            membership=SimpleNamespace(index=0),
+            membership=SimpleNamespace(committed_index=lambda commit_index: 0),
             leadership=SimpleNamespace(lease_valid=lambda: host.lease, ready=True),
             cluster_clock=SimpleNamespace(advance=lambda now, valid: host.now_ms),
             clock=SimpleNamespace(now=lambda: 0.0),
