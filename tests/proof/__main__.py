@@ -80,7 +80,7 @@ PARTS: dict[str, Part] = {
     "planted": Part(lambda _, to: ["tests.sim", "--planted", "--json", f"{to}"], SIMULATED),
     "directed": Part(lambda _, to: ["tests.proof.directed", "--json", f"{to}"], ("tests",), is_tests=True),
     "failpoints": Part(lambda _, to: ["tests.sim", "--failpoints", "--json", f"{to}"], SIMULATED),
-    "flips": Part(lambda _, to: ["tests.sim", "--flips", "1000", "--json", f"{to}"], SIMULATED),
+    "flips": Part(lambda _, to: ["tests.sim", "--flips", "1300", "--json", f"{to}"], SIMULATED),
     "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
     "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
     "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("bench",)),

@@ -21,6 +21,8 @@ from tests.waiting import until
 
 WAITERS, DYING_EVERY, GRANTS = 10_000, 1_000, 200
 """Of them, one in so many hangs up in the queue; and so many are granted one after the other."""
+LATE_EVERY = 10
+"""Each time after so many grants, the next in line hangs up just before the lock is released."""
 WAIT_MS = 600_000
 KEY = "scale"
 W_S = 2.0
@@ -115,8 +117,11 @@ async def _granted(
     control: Wire, queue: Queue, token: int, living: list[str], gone: set[str], grants: int
 ) -> dict[str, Any]:
     """One release; who has it then releases it, and so on."""
-    name, gaps_s, at_once = "holder", list[float](), 0
+    name, gaps_s, at_once, late = "holder", list[float](), 0, set[str]()
     for turn in range(grants):
+        if turn % LATE_EVERY == LATE_EVERY - 1:
+            late.add(living[turn])
+            queue.leave(living.pop(turn))
         began = time.monotonic()
         await control.ask(give_back(name, token))
         await until(lambda turn=turn: len(queue.granted) > turn, "a grant", 60)  # type: ignore[misc]
@@ -125,7 +130,7 @@ async def _granted(
             at_once = len(queue.granted) + len(await queue_of(control)) - len(living)
         name, token, when = queue.granted[turn]
         gaps_s.append(when - began)
-    return grants_verdict(queue.granted, living, gone, at_once, gaps_s)
+    return {**grants_verdict(queue.granted, living, gone | late, at_once, gaps_s), "dead_at_the_release": len(late)}
 
 
 def grants_verdict(

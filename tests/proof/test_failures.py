@@ -8,11 +8,12 @@ import pytest
 
 from tests.fuzz.decoders import Decoder
 from tests.fuzz.running import row_of
+from tests.proof.failover import silent_for
 from tests.proof.figures import NAMES, Figures
 from tests.proof.page import page
 from tests.proof.test_page import run_of
 
-FLIPS = {"counts": {"fault bit_flip": 1_005, "fault flips that were noticed": 9, "seeds": 1}, "failed": []}
+FLIPS = {"counts": {"fault bit_flip": 1_005, "fault flips that were noticed": 1_001, "seeds": 1}, "failed": []}
 PORTS = {
     "reached": True, "bytes": 1, "seconds": 1, "least_bytes_an_operation": 104_857_600, "operations": 1,
     "port_bytes": {"peer": 104_857_600, "gRPC": 104_857_600}, "answers": {}, "wrong_5xx": 0, "untyped": [],
@@ -35,10 +36,10 @@ def test_a_goal_that_older_sources_reached_says_so() -> None:
         (run_of(same=False), "yes, with older sources"),
         (run_of(passed=False), "**no**, its part failed"),
     ):
-        assert verdicts(page(Figures("", "", {"flips": run}, flips=FLIPS)), "bits flipped") == [verdict]
+        assert verdicts(page(Figures("", "", {"flips": run}, flips=FLIPS)), "flipped bits") == [verdict]
     missed = {**FLIPS, "failed": [["locks", 3, "durable"]]}
     text = page(Figures("", "", {"flips": run_of(same=False)}, flips=missed))
-    assert verdicts(text, "bits flipped") == ["**no**"] and "**Not so in 1 runs**: locks 3 durable." in text
+    assert verdicts(text, "flipped bits") == ["**no**"] and "**Not so in 1 runs**: locks 3 durable." in text
 
 
 def test_a_part_that_failed_without_figures_was_run_all_the_same() -> None:
@@ -79,7 +80,7 @@ def test_a_violation_on_a_real_cluster_is_told_and_misses_the_goal() -> None:
 
 def test_requests_count_and_not_the_keys_they_tell_of() -> None:
     text = page(Figures("", "", robustness=[{**CLUSTER, "checked": 999_999}]))
-    assert "| 999,999 requests (9,000,000 operations of keys) | 1,000,000 requests | **no** |" in text
+    assert "| 999,999 requests (9,000,000 operations of keys) | 1,000,000 requests, none undecided | **no** |" in text
 
 
 def test_what_broke_a_decoder_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +95,11 @@ def test_what_broke_a_decoder_is_on_the_page(monkeypatch: pytest.MonkeyPatch) ->
     text = page(Figures("", "", fuzz=[row]))
     assert "**Broke:** `fragile ended with IndexError: planted" in text and "**and broke**" in text
     assert verdicts(text, "damaged input to each of what") == ["**no**"]
+
+
+def test_a_client_that_waits_is_seen_beside_others_that_do_not() -> None:
+    asked_s = 10.0
+    busy, stalled = [asked_s + each / 100 for each in range(-100, 200)], [9.9, 10.7, 11.9]
+    assert round(silent_for(busy, asked_s, 12.0), 3) == 0.01
+    assert round(silent_for(stalled, asked_s, 12.0), 3) == 1.2
+    assert silent_for([], asked_s, 12.0) >= 2.0  # one that was told nothing at all
