@@ -66,10 +66,10 @@ NOT_COVERED = (
     "never an administrator's token; gRPC gets only calls without a token, and what its library prints to standard "
     "error is counted, not bounded. Where a tenant's input is taken, the digests of nodes are compared with each other "
     "only. One input has 64 KiB at most; larger bodies are refused in tests/http and tests/security.",
-    "In the section on scale: 200 of the 10,000 that wait are granted. The bound on the end of 100,000 leases is one of "
-    "our own, as that of I5 is for what fits into one entry. Slow sockets send one piece of a request, and then "
-    "nothing; those that send byte after byte are in tests/security. The first seconds of a load are told, and not "
-    "judged by themselves.",
+    "In the section on scale: 200 of the 10,000 that wait are granted. The bound on the end of 100,000 leases is our "
+    "own, as that of I5 is for what fits into one entry. Slow sockets send one piece of a request, and then nothing; "
+    "those that send byte after byte are in tests/security. The first seconds of a load are told, and not judged by "
+    "themselves.",
     "No part of this page, but in `make test`: a node without descriptors (tests/transport/test_hostile.py), foreign "
     "and expired certificates, tokens and ids of others (tests/security), a provider that fails and a full disk under "
     "a guard (tests/client/test_valve.py, test_full_disk.py).",
