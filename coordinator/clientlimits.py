@@ -94,6 +94,8 @@ IN_WORK = 64
 LONG_TURN_S = 0.000_5
 """A node whose event loop takes so long for a turn has too much to do, and an answer needs ten of them: IN_WORK is
 halved each time that is seen, down to TURN_REQUESTS, and grows by one each time it is not."""
+SHORT_TURN_S = 0.000_15
+"""Who asks too much is refused ever less often only while turns are shorter than that, on average."""
 PACE_TURNS = 4
 """So many turns are looked at each time."""
 CROWD_MOST = 256

@@ -28,6 +28,7 @@ from coordinator.clientlimits import (
     BUSY_COMMANDS,
     BUSY_CROWD,
     BUSY_LAG_S,
+    LONG_TURN_S,
     MODEST_REQUESTS,
     MOMENT_S,
     PACE_TURNS,
@@ -36,6 +37,7 @@ from coordinator.clientlimits import (
     REFUSALS_PER_S,
     SHARE_BYTES,
     SHARE_S,
+    SHORT_TURN_S,
     TICK_S,
 )
 from coordinator.http.errors import ApiError
@@ -47,6 +49,10 @@ _AVERAGED_S = 0.2
 _PRESSURE_UP, _PRESSURE_DOWN, _PRESSURE_EASED = 2.0, 0.2, 0.04
 """A second: while busy, while not, and while not only because somebody is refused. Half a second of a little too much
 reaches the most, and five let go of it once it is over."""
+_PRESSURE_FELT = 0.4
+"""So much is kept up by long turns alone: whoever asks too much is refused two times of five, and not shut out by what
+others do."""
+_TURN_AVERAGED_S = 1.0
 _BUSIEST = 8.0
 """So many times as fast at most, when it is far too much."""
 _BESIEGED_PER_S = 10
@@ -112,8 +118,8 @@ class Admission:
         self._away: Counter[str] = Counter()
         self._greedy: frozenset[str] = frozenset()
         """Those that ask too much: found while the node is busy."""
-        self._lag_s = self._crowd = 0.0
-        """How late the loop comes to its work, and how many wait for their turn, on average."""
+        self._lag_s = self._crowd = self._turn_s = 0.0
+        """How late the loop comes to its work, how many wait for their turn, and how long turns are, on average."""
         self.pressure = 0.0
         """The part of the requests of those that ask too much that is refused."""
         self._refusing = clock(), 0, 0.0
@@ -222,19 +228,30 @@ class Admission:
         self._lag_s += (late_s - self._lag_s) * part
         self.turnstile.pace(turn_s)
         self._crowd += (self.turnstile.excess - self._crowd) * part
+        self._turn_s += (turn_s - self._turn_s) * min(1.0, passed_s / _TURN_AVERAGED_S)
         busy = max(self._lag_s / BUSY_LAG_S, self._crowd / BUSY_CROWD, self._depth() / BUSY_COMMANDS)
         if busy > 1 or self.pressure:
             self._greedy = self._found(busy=busy > 1)
         if busy > 1 and self._greedy:
             self.pressure = min(PRESSURE_MOST, self.pressure + _PRESSURE_UP * min(busy, _BUSIEST) * passed_s)
         elif self.pressure:
-            # While somebody still has to be refused, slowly: who comes back all at once is felt by the others.
-            since, count, before_per_s = self._refusing
-            besieged = self._clock() - since < 2 and max(count, before_per_s) >= _BESIEGED_PER_S
-            self.pressure = max(0.0, self.pressure - (_PRESSURE_EASED if besieged else _PRESSURE_DOWN) * passed_s)
+            self.pressure = max(0.0, min(PRESSURE_MOST, self.pressure - self._eased() * passed_s))
             if not self.pressure:
                 self._owed.clear()
                 self._greedy = frozenset()
+
+    def _eased(self) -> float:
+        """By how much the pressure on a node that is not busy falls in a second; below 0, it rises.
+
+        While somebody still has to be refused, it falls slowly, and in the end only while turns are short: who comes
+        back is felt by the others long before the node is busy.
+        """
+        since, count, before_per_s = self._refusing
+        if self._clock() - since >= 2 or max(count, before_per_s) < _BESIEGED_PER_S:
+            return _PRESSURE_DOWN
+        if self.pressure > _PRESSURE_FELT or self._turn_s < SHORT_TURN_S:
+            return _PRESSURE_EASED
+        return -_PRESSURE_DOWN if self._turn_s > LONG_TURN_S else 0.0
 
     def _found(self, *, busy: bool) -> frozenset[str]:
         """Who asks too much. While the node is not busy nobody new does: what all make together, or one alone, the
@@ -268,9 +285,9 @@ class Admission:
             due = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
             late_s = loop.time() - due
-            self.tick(late_s, await self._turn_s())
+            self.tick(late_s, await self._measured_turn_s())
 
-    async def _turn_s(self) -> float:
+    async def _measured_turn_s(self) -> float:
         """Not seen by how late timers come: theirs are whole milliseconds, and a long turn is less."""
         began = self._clock()
         for _ in range(PACE_TURNS):

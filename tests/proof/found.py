@@ -10,6 +10,9 @@ FOUND = (
     "Three members that were replaced within five seconds, beside other work: a client that had spoken to the last of "
     "them only was left without a node that it knew. Answers tell of other members now, and who was told of is asked "
     "when nobody else answers (tests/client/test_members.py).",
+    "Sieges of a minute, where they had been of twelve seconds: whoever asks too much was let in again step by step "
+    "until the node was busy, and the others had felt it for ten seconds by then (tests/security/"
+    "test_limits_overload.py).",
     "Damaged input at real ports: one request with a path that is not UTF-8 closed the gRPC port of a node "
     "(tests/rpc/test_stays.py).",
     "A data directory that was put back from an older copy was believed, and could elect a leader without acknowledged "

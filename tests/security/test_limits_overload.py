@@ -28,6 +28,7 @@ from coordinator.clientlimits import (
     PRESSURE_URGENT,
     REFUSALS_PER_S,
     SHARE_S,
+    SHORT_TURN_S,
     TICK_S,
     TURN_REQUESTS,
 )
@@ -241,6 +242,26 @@ def test_those_who_are_refused_are_let_in_again_slowly_and_at_once_when_they_sta
         return PRESSURE_MOST - crowd.admission.pressure
 
     assert 0 < 4 * eased(still_there=True) < eased(still_there=False)
+
+
+def test_they_are_let_in_only_as_far_as_turns_stay_short() -> None:
+    """Long before a node is busy, the others feel who comes back; but nobody is shut out by how long turns are."""
+
+    def left(turn_s: float, begin: float = PRESSURE_MOST) -> float:
+        crowd = _Crowd()
+        crowd.meet()
+        crowd.be_busy(begin)
+        for number in range(round(60 / TICK_S)):
+            crowd.ask("greedy", 10)
+            crowd.ask("healthy", int(number % 10 == 0))
+            crowd.clock.now += TICK_S
+            crowd.admission.tick(0.0, turn_s)
+        return crowd.admission.pressure
+
+    assert left(SHORT_TURN_S / 2) < 0.2
+    for begin in (0.35, PRESSURE_MOST):
+        assert 0.3 < left(2 * LONG_TURN_S, begin) < 0.5
+    assert 0.3 < left((SHORT_TURN_S + LONG_TURN_S) / 2) < 0.5
 
 
 def test_renewals_go_on_for_longer() -> None:
