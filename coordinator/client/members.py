@@ -60,7 +60,7 @@ class Members:
         self._places: dict[str, str] = {}
         """The endpoints of members, by their ids."""
         self._failed: dict[str, float] = {}
-        """When those failed that have not answered since."""
+        """When those failed that have not answered RETURN_S after it."""
         self._learning: asyncio.Task[None] | None = None
         self._closed = False
         self._looked = self._heard = -math.inf

@@ -189,8 +189,8 @@ def overload_verdict(
         "descriptors_cap": cap,
         "memory_ratio": round(grown, 2),
         "goal": (
-            f"p99 of the healthy ≤ {GOAL_RATIO:g} × that of quiet rounds that began calm, in the middle of the rounds "
-            f"and over all calls; 99 % refused within the deadline, who was told to stay away from then on; "
+            f"p99 of the healthy ≤ {GOAL_RATIO:g} × that of quiet rounds that began calm, in sieges of a minute: the "
+            f"middle one, and all calls; 99 % refused within the deadline, who was told to stay away from then on; "
             f"memory ≤ {MEMORY_GOAL:g} × (I18)"
         ),
         "reached": bool(
