@@ -26,16 +26,17 @@ SHARED_FOR = 256
 MUCH_COMMANDS, MUCH_BYTES = 32, 32 * KIB
 """With so many commands or bytes, an entry costs little more than what is in it."""
 REST = 4
-"""So many times as long as its last entry took, background work pauses."""
+"""So many times as long as its last entry took, background work pauses, unless its lane says more."""
 REST_MAX_S = 1.0
 """But no longer: an entry that took longer was held up by a stop of the host or of a disk, not by its work."""
 
 
 class Lane(NamedTuple):
-    """`background`: work that can wait while others use the log."""
+    """`background`: work that can wait while others use the log; `rest`: how long it then pauses (`Background`)."""
 
     name: str = ""
     background: bool = False
+    rest: int = REST
 
 
 FRONT = Lane()
@@ -227,10 +228,10 @@ class Lanes(Generic[T]):
 class Background:
     """When work in the background may enter the log: one entry of it at a time, then a pause if others use the log.
 
-    The pause is REST times as long as that entry took, from here to being applied: when everything is slow it is
-    longer, and most of the log's time is the others'. They also see to it that the end of the pause is noticed. After
-    it, background work goes with the next entry of theirs, which is written anyway; for one of its own it waits as long
-    again.
+    The pause is `rest` times as long as that entry took, from here to being applied, by the lane that says most: when
+    everything is slow it is longer, and most of the log's time is the others'. They also see to it that the end of the
+    pause is noticed. After it, background work goes with the next entry of theirs, which is written anyway; for one of
+    its own it waits as long again.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -240,6 +241,7 @@ class Background:
     def reset(self) -> None:
         """Another leads, or this node anew."""
         self._entry: int | None = None
+        self._rest = REST
         self._began = self._until = self._pause = 0.0
         self._others = False
         """Something that is not in the background entered the log since the last pause began."""
@@ -253,15 +255,16 @@ class Background:
         until = self._until + (self._pause if alone and self._others else 0.0)
         return not self.under_way and self._clock.now() >= until
 
-    def appended(self, index: int, kinds: set[bool]) -> None:
+    def appended(self, index: int, lanes: set[Lane]) -> None:
         """An entry with background work, with other work, or with both."""
-        self._others = self._others or False in kinds
-        if True in kinds:
-            self._entry, self._began = index, self._clock.now()
+        rests = [lane.rest for lane in lanes if lane.background]
+        self._others = self._others or len(rests) < len(lanes)
+        if rests:
+            self._entry, self._began, self._rest = index, self._clock.now(), max(rests)
 
     def applied(self, index: int) -> None:
         if self._entry is None or index < self._entry:
             return
         now = self._clock.now()
-        self._pause = min(REST * (now - self._began), REST_MAX_S) if self._others else 0.0
+        self._pause = min(self._rest * (now - self._began), REST_MAX_S) if self._others else 0.0
         self._entry, self._until, self._others = None, now + self._pause, False

@@ -173,7 +173,7 @@ class Proposer:
             return False
         term = self._engine.term
         self._own_entries.append(index)
-        self._background.appended(index, {item.lane.background for item in batch})
+        self._background.appended(index, {item.lane for item in batch})
         self._places.setdefault(index, []).append(Place(term, offset, proposals))
         offset = 0
         for part in parts:

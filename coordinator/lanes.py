@@ -21,6 +21,9 @@ LARGE = 32
 PULSE = 1
 """A sweep that asks for no more than this is there for its entry's sake, which does a share of what is due anyway."""
 
+SWEEP_REST = 16
+"""A backlog of what has ended can wait longest: it counts as ended, and every entry of others works some of it off."""
+
 BACKGROUND = (
     c.ClaimReclaims, c.AckReclaims, c.ReturnReclaims, c.NackReclaim, c.RetryReclaims, c.PurgeReclaims,
     c.ProposeSet, c.SettleSuspects, c.SuspectResources,
@@ -59,6 +62,8 @@ def lane_of(namespace: str, command: c.Command) -> tuple[Lane, int]:
     measure = _COSTS.get(type(command))
     cost = 1 if measure is None else 1 + measure(command)
     name = "" if isinstance(command, OWN) else namespace
-    if isinstance(command, BACKGROUND) or (isinstance(command, c.Sweep) and command.limit > PULSE):
+    if isinstance(command, BACKGROUND):
         return Lane(name, background=True), cost
+    if isinstance(command, c.Sweep) and command.limit > PULSE:
+        return Lane(name, background=True, rest=SWEEP_REST), cost
     return Lane(f"{name}\0" if cost > LARGE else name), cost

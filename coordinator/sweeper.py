@@ -20,7 +20,7 @@ from coordinator.service import Service
 PULSE_MS = 1_000
 LIMIT_MIN = 10
 """Of what a backlog is worked off with, if what every entry does of it takes long enough."""
-APPLY_S = 0.001
+APPLY_S = 0.0005
 """A sweep may hold up the log for about so long: a lock that is asked for meanwhile hardly notices."""
 
 

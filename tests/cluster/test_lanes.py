@@ -286,19 +286,19 @@ class _Clock:
 def test_background_work_pauses_longer_than_it_took_while_others_use_the_log() -> None:
     clock = _Clock()
     background = Background(clock)
-    background.appended(1, {True})
+    background.appended(1, {BULK})
     assert not background.may_go()
     clock.at = 3.0
     background.applied(1)
     assert background.may_go(), "nobody else is there"
-    background.appended(2, {True, False})
+    background.appended(2, {BULK, CROWD})
     clock.at += 0.2
     background.applied(2)
     clock.at += REST * 0.2 - 0.1
     assert not background.may_go()
     clock.at += 0.2
     assert background.may_go()
-    background.appended(3, {True})
+    background.appended(3, {BULK})
     background.reset()
     assert background.may_go()
 
@@ -306,22 +306,40 @@ def test_background_work_pauses_longer_than_it_took_while_others_use_the_log() -
 def test_after_its_pause_background_work_goes_with_others_and_by_itself_only_later() -> None:
     clock = _Clock()
     background = Background(clock)
-    background.appended(1, {True, False})
+    background.appended(1, {BULK, CROWD})
     clock.at = 0.2
     background.applied(1)
     clock.at += REST * 0.2 + 0.1
     assert background.may_go(alone=True), "nobody else came since"
-    background.appended(2, {False})
+    background.appended(2, {CROWD})
     assert background.may_go() and not background.may_go(alone=True)
     clock.at += REST * 0.2
     assert background.may_go(alone=True)
+
+
+def test_a_lane_whose_work_can_wait_longer_has_a_longer_pause() -> None:
+    clock = _Clock()
+    background = Background(clock)
+    background.appended(1, {BULK, CROWD, Lane("patient", background=True, rest=3 * REST)})
+    clock.at = 0.01
+    background.applied(1)
+    clock.at += 2 * REST * 0.01
+    assert not background.may_go()
+    clock.at += REST * 0.01 + 0.001
+    assert background.may_go()
+    background.appended(2, {BULK, CROWD})
+    began = clock.at
+    clock.at += 0.01
+    background.applied(2)
+    clock.at = began + 0.011 + REST * 0.01
+    assert background.may_go(), "it was not in this one"
 
 
 def test_a_stop_of_the_host_keeps_background_work_from_the_log_no_longer_than_other_waits() -> None:
     """An entry that took a night because the host slept says nothing of what the work costs."""
     clock = _Clock()
     background = Background(clock)
-    background.appended(1, {True, False})
+    background.appended(1, {BULK, CROWD})
     clock.at = 60.0
     background.applied(1)
     clock.at += REST_MAX_S - 0.1

@@ -15,24 +15,25 @@ from tests.proof.scale import PARTS
 from tests.proof.scale_crowds import Ending, expiries_verdict, grants_verdict
 from tests.proof.scale_loads import BLOCK, Calm, overload_verdict, sized
 
+RESIDENT_KIB = 60_000
 LIVING, GONE = ["a", "c", "d"], {"b"}
 GOOD = [("a", 7, 0.0), ("c", 8, 0.1)]
 
 
 def round_of(
     ratio: float = 1.2, healthy: int = 200, refused_ms: float = 3.0, refused: int = 9, again_ms: float = 4.0,
-    quiet_ms: float = 4.0, calm_s: float | None = 2.0,
+    quiet_ms: float = 4.0, calm_s: float | None = 2.0, resident_kib: int = RESIDENT_KIB,
 ) -> dict[str, Any]:  # fmt: skip
     spent = {"refused_ms": greed.percentiles([refused_ms]), "after_ms": greed.percentiles([again_ms])}
     greedy = {"statuses": {"200": 5, "429": refused}, "held": 3, **spent, "broken": []}
     beside = [quiet_ms * ratio] * 100
     felt = {"quiet_ms": [quiet_ms] * 100, "onset_ms": beside, "beside_ms": beside, "calm_s": calm_s}
-    return {**felt, "newcomer_s": 0.5, "healthy": {healthy: 10}, "greedy": greedy}
+    told = {**felt, "newcomer_s": 0.5, "healthy": {healthy: 10}, "greedy": greedy}
+    return {**told, "resident_kib": resident_kib}
 
 
-def overloaded(*rounds: dict[str, Any], descriptors: int = 500, resident_kib: int = 150) -> bool:
-    most = {"descriptors": descriptors, "resident_kib": resident_kib}
-    return bool(overload_verdict(list(rounds), most, 40, 100, 1_000)["reached"])
+def overloaded(*rounds: dict[str, Any], descriptors: int = 500) -> bool:
+    return bool(overload_verdict(list(rounds), descriptors, 40, RESIDENT_KIB, 1_000)["reached"])
 
 
 def test_an_overload_that_others_do_not_notice_is_a_goal_reached() -> None:
@@ -109,9 +110,15 @@ def test_leases_that_go_early_or_late_are_found(first_s: float, last_s: float, m
     assert not expired(10.0 + DUE_S + first_s, 10.0 + DUE_S + last_s, missing, during_ms)
 
 
-@pytest.mark.parametrize("wrong", [{"descriptors": 5_000}, {"resident_kib": 201}])
-def test_what_grows_past_its_cap_is_found(wrong: dict[str, Any]) -> None:
-    assert not overloaded(round_of(), **wrong)
+def test_what_grows_past_its_cap_is_found() -> None:
+    assert overloaded(round_of(resident_kib=2 * RESIDENT_KIB))
+    assert not overloaded(round_of(), descriptors=5_000)
+    assert not overloaded(round_of(resident_kib=4 * RESIDENT_KIB))
+
+
+def test_what_every_siege_takes_more_of_is_found() -> None:
+    assert overloaded(round_of(), round_of(resident_kib=RESIDENT_KIB * 11 // 10))
+    assert not overloaded(round_of(), round_of(resident_kib=RESIDENT_KIB * 12 // 10))
 
 
 def test_grants_in_order_are_a_goal_reached() -> None:

@@ -9,7 +9,7 @@ from cluster.messages import check
 from cluster.options import Limits
 from cluster.proposer import BACKGROUND_PART
 from coordinator.claims import CLAIMED_AT_ONCE
-from coordinator.lanes import LARGE, PULSE, lane_of
+from coordinator.lanes import LARGE, PULSE, SWEEP_REST, lane_of
 from coordinator.machine import commands as c
 from coordinator.machine import taskcommands as t
 from coordinator.machine.collection import PART, SETTLED
@@ -58,7 +58,7 @@ def test_what_the_cluster_proposes_itself_is_no_namespace_s() -> None:
 
 
 def test_a_backlog_is_swept_in_the_background() -> None:
-    assert lane_of("default", c.Sweep(PULSE + 1))[0] == Lane("", background=True)
+    assert lane_of("default", c.Sweep(PULSE + 1))[0] == Lane("", background=True, rest=SWEEP_REST)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,11 @@ def test_no_step_of_a_collection_is_more_than_the_share_of_background_work(comma
 def test_the_longest_namespace_s_lane_may_be_told_to_the_leader() -> None:
     many = c.PutResources(tuple(map(str, range(LARGE + 1))), "disk", "file")
     lane, cost = lane_of("n" * MAX_NAME_CHARACTERS, many)
-    check({"type": "forward", "sequence": 1, "incarnation": 1, "parts": [(*lane, cost, [b"command"])]})
+    check(
+        {
+            "type": "forward",
+            "sequence": 1,
+            "incarnation": 1,
+            "parts": [(lane.name, lane.background, cost, [b"command"])],
+        }
+    )
