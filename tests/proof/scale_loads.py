@@ -35,7 +35,8 @@ quiet only by name would excuse what comes after it. A round that is not calm in
 SLOW, HALF_OPEN = 1_000, 128
 GOAL_RATIO = 2.0
 GROWS_NO_MORE = 1.1
-"""What the last round's siege may take of memory, as a multiple of the first one's: more would be a leak."""
+"""What the last siege may take of memory, as a multiple of the one before, which has filled what is kept of ordinary
+work and of refusals: more would be a leak."""
 SPARE_DESCRIPTORS = 100
 """Of journal, links and what else a node opens by itself."""
 BLOCK = 64 << 10
@@ -179,7 +180,7 @@ def overload_verdict(
     resident_kib = [each["resident_kib"] for each in seen]
     connections = slow + greed.GREEDY_CONNECTIONS + greed.HEALTHY_CONNECTIONS + HALF_OPEN
     cap, memory_cap = descriptors + connections + SPARE_DESCRIPTORS, resident + connections * HEAD_BYTES // 1024
-    leaks = resident_kib[-1] > GROWS_NO_MORE * resident_kib[0]
+    leaks = resident_kib[-1] > GROWS_NO_MORE * resident_kib[-2:][0]
     both = felt["p99_ratio"], felt["p99_ratio_of_all"]
     unnoticed = all(ratio is not None and ratio <= GOAL_RATIO for ratio in both)
     in_time = max(refused["refused_p99_ms"], refused["refused_again_p99_ms_after_told"]) < WRITE_TIMEOUT_MS
@@ -200,7 +201,7 @@ def overload_verdict(
             f"p99 of the healthy ≤ {GOAL_RATIO:g} × that of quiet rounds that began calm, in sieges of a minute: the "
             f"middle one, and all calls; 99 % refused within the deadline, who was told to stay away from then on; "
             f"memory ≤ that after the first quiet round and, for each connection, the {HEAD_BYTES >> 10} KiB that it "
-            f"may send before its request is known; in the last siege ≤ {GROWS_NO_MORE:g} × the first one's (I18)"
+            f"may send before its request is known; in the last siege ≤ {GROWS_NO_MORE:g} × the one before (I18)"
         ),
         "reached": bool(
             unnoticed and served and refused["refused"] and refused["refused_too_early_again"] and in_time

@@ -117,8 +117,9 @@ def test_what_grows_past_its_cap_is_found() -> None:
 
 
 def test_what_every_siege_takes_more_of_is_found() -> None:
-    assert overloaded(round_of(), round_of(resident_kib=RESIDENT_KIB * 11 // 10))
-    assert not overloaded(round_of(), round_of(resident_kib=RESIDENT_KIB * 12 // 10))
+    rounds = [round_of(resident_kib=RESIDENT_KIB * part // 10) for part in (10, 13, 14, 16)]
+    assert overloaded(*rounds[:3])
+    assert not overloaded(*rounds)
 
 
 def test_grants_in_order_are_a_goal_reached() -> None:
