@@ -24,6 +24,8 @@ from tests.fuzz.target import Target, target
 
 SHOOTERS = 24
 MEMORY_GOAL = 2.0
+TOLD = 3
+"""Of tracebacks."""
 PARTS = {"strangers": 0.2, "refused": 0.3, "tenant": 0.5}
 """Of the bytes; what has no body to refuse has more of the last."""
 
@@ -66,7 +68,8 @@ class _Run:
                 "resident_ratio": round(max(now[name] / before[name] for name in now), 2),
                 "peak_ratio": round(max(peak[name] / before[name] for name in now), 2),
                 "ended": self._nodes.ended(),
-                "tracebacks": ours,
+                "tracebacks": len(ours),
+                "first_tracebacks": ours[:TOLD],
                 "library_tracebacks": library,
                 "serves": self._serves(),
             }

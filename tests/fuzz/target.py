@@ -33,6 +33,9 @@ QUOTAS = {
 }  # fmt: skip
 """So little that what is taken of damaged input does not count as memory that grew."""
 
+BEFORE, AFTER = 300, 1_500
+"""Of what is around a traceback's beginning, so much is told."""
+_TRACE = re.compile("Traceback")
 _LIBRARY_TRACE = re.compile(
     r"^Traceback \(most recent call last\):\n"
     r'(?:  File "src/python/grpcio/.*\n)+'
@@ -115,7 +118,7 @@ class Target:
     def ended(self) -> list[str]:
         return [name for name, process in self.processes.items() if process.poll() is not None]
 
-    def traces(self) -> tuple[int, int]:
+    def traces(self) -> tuple[list[str], int]:
         """`traces_in` all logs."""
         logs = [(self.directory / f"{name}.log").read_text(errors="replace") for name in self.nodes]
         return traces_in("\n".join(logs))
@@ -134,11 +137,11 @@ class Target:
             process.wait()
 
 
-def traces_in(log: str) -> tuple[int, int]:
-    """Those that must not be, and those of the gRPC library alone: if the client of a call that it refuses has gone, it
-    prints one past every logger."""
-    library = len(_LIBRARY_TRACE.findall(log))
-    return log.count("Traceback") - library, library
+def traces_in(log: str) -> tuple[list[str], int]:
+    """The beginnings of those that must not be, and how many the gRPC library alone made: if the client of a call that
+    it refuses has gone, it prints one past every logger."""
+    rest, library = _LIBRARY_TRACE.subn("", log)
+    return [rest[max(0, found.start() - BEFORE) : found.start() + AFTER] for found in _TRACE.finditer(rest)], library
 
 
 def _status_kib(pid: int, field: str) -> int:
