@@ -112,6 +112,7 @@ async def got(
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_ms / 1000
+    kind = (namespace, type(wanted.command))
     tries = 0
     with service.hub.news(namespace, wanted.topics) as news:
         outcome = await _try_once(service, namespace, wanted, request_id, timeout)
@@ -124,7 +125,7 @@ async def got(
                 break
             try:
                 async with asyncio.timeout_at(until + timeout):
-                    await service.claiming.acquire()
+                    await service.claiming.acquire(kind)
             except TimeoutError:
                 return Denied("no_leader", "nothing was claimed, for want of a leader to ask in time: try again")
             try:
@@ -134,7 +135,7 @@ async def got(
                     left_s = max(0.001, min(timeout, until + timeout - loop.time()))
                     outcome = await _try_once(service, namespace, wanted, own_id, left_s)
             finally:
-                service.claiming.release()
+                service.claiming.release(kind)
     if service.hub.stopping and wait_ms and _is_empty(wanted, outcome):
         return Denied("stopping", "this node is stopping, and nothing was claimed: ask another")
     return outcome

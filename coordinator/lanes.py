@@ -34,6 +34,8 @@ OWN = (c.ProposeSet, c.SettleSuspects, c.SuspectResources, c.Sweep, c.RaiseLevel
 _COSTS: dict[type[Any], Callable[[Any], int]] = {
     c.Heartbeat: lambda command: len(command.lease_ids) // ID_BYTES // 128,
     c.AcquireLeases: lambda command: len(command.resource_ids) // 4,
+    c.AcquireLocks: lambda command: len(command.lock_keys),
+    c.BreakLock: lambda _: LARGE,
     c.PutResources: lambda command: len(command.resource_ids),
     c.PutEdges: lambda command: len(command.sources),
     c.ClaimReclaims: lambda command: command.max // 2,
@@ -54,7 +56,8 @@ _COSTS: dict[type[Any], Callable[[Any], int]] = {
     t.PutShards: lambda command: len(command.shards) // 12,
     VerifyCopies: lambda command: len(command.resource_ids) // 4,
 }
-"""Of commands about many things. A unit is about 20 microseconds; those not named here cost one."""
+"""Of commands about many things. A unit is about 20 microseconds; those not named here cost one. How many holders a
+broken lock has is not known here, but it is seldom and may be very many."""
 
 
 def lane_of(namespace: str, command: c.Command) -> tuple[Lane, int]:

@@ -3,11 +3,15 @@
 A wait has rounds. In each it is proposed, and the events that end it are waited for; a snapshot, or another connection
 of the same request, may make another round necessary. From the first round that found it in the queue on it is there
 until somebody takes it out, so that no refusal of a later round may be told: that would say that nothing happened.
+
+Who has gone is taken out of the queue, also when it came into it only later: a command whose outcome is unknown may
+still be on its way, and is looked out for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -22,14 +26,22 @@ if TYPE_CHECKING:
 OUTAGE_S = 60.0
 """The cluster clock stands still in an outage, and with it a waiter's deadline: by so much a request outlasts it."""
 CANCEL_S = 30.0
+LEAVE_S = 1.0
+"""For so long an answer waits for its request to be out of the queue; then it says that this is not known."""
 TIDY_MAX = 10_000
 """Waiters of closed connections that are being cancelled at once; past it their own deadlines end them."""
 ASK_S = 5.0
 """At least so long a later round may take to be in the log, whatever was left of the time for the first."""
 
+OWN = b"\xff"
+"""So begins an id that this node gave to a request: never in UTF-8, so that no client can have chosen it."""
+
 Round: TypeAlias = Outcome | Literal["again", "dismissed"]
 """`again`: a snapshot, the end of an earlier wait of this request, or another who asks for it, came in between.
 `dismissed`: somebody else took this waiter out of the queue."""
+
+
+_MAY_BE_QUEUED = Unknown("stopping", "this node is stopping, and you may be in the queue: repeat it under its id")
 
 
 @dataclass(slots=True)
@@ -47,6 +59,13 @@ class Wait:
     """The last revision at which it was asked for."""
     gone: bool = False
     """Nobody is here any more to be answered."""
+    leaving: asyncio.Task[bool] | None = None
+    """Takes it out of the queue; whether that is where it is then."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Its id is the client's own: it can ask again."""
+        return not self.request_id.startswith(OWN)
 
     @property
     def key(self) -> tuple[str, bytes]:
@@ -85,7 +104,7 @@ class LockWaits:
                         dismissed, wait.waiter_id = True, None
                         limit.reschedule(until + wait.timeout)
         except TimeoutError:
-            if not dismissed:
+            if not dismissed or not await self._is_out(wait):
                 message = "the cluster did not answer in time; repeat it only under the same request id"
                 return Unknown("deadline", message)
         return Committed(service.revision, service.machine.now_ms, self._result_of(wait, ()))
@@ -101,6 +120,8 @@ class LockWaits:
         try:
             # Shielded: what the log says of a command that has left must be known, to take it back.
             outcome = await asyncio.shield(proposal)
+            if isinstance(outcome, Unknown) and not wait.repeatable:
+                self._leave(wait, proposal)
             if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
                 return outcome
             self._note(wait)
@@ -111,7 +132,9 @@ class LockWaits:
                 return self._ended(wait, events)
             hub.forget(*wait.key, future)
             self._leave(wait, proposal)
-            return Denied("stopping", "this node is stopping, and takes you out of the queue: ask another node")
+            if await self._is_out(wait):
+                return Denied("stopping", "this node is stopping, and took you out of the queue: ask another node")
+            return _MAY_BE_QUEUED
         except asyncio.CancelledError:
             hub.forget(*wait.key, future)
             self._leave(wait, proposal)
@@ -132,7 +155,7 @@ class LockWaits:
             if wait.waiter_id is None or isinstance(outcome, Committed):
                 return outcome
             if outcome.code == "stopping":
-                return Unknown("stopping", "this node is stopping, and you may be in the queue: repeat it under its id")
+                return _MAY_BE_QUEUED
             if not wait.gone:
                 await asyncio.sleep(next(pauses_s))
             if wait.gone:
@@ -177,17 +200,43 @@ class LockWaits:
     def _leave(self, wait: Wait, proposal: asyncio.Future[Outcome]) -> None:
         """Nobody is here to be answered: out of the queue, or, granted meanwhile, out of the lock. Where others wait
         for the same request they will see to that, and must know when this one asked."""
-        service, wait.gone = self._service, True
+        wait.gone = True
         wait.asked = max(wait.asked, self._asked.get(wait.key, 0))
+        if self._service.tidying < TIDY_MAX:
+            wait.leaving = self._service.tidy(self._cancel(wait, proposal))
 
-        async def cancel() -> None:
-            await proposal
-            if service.hub.expects(*wait.key):
-                self._note(wait)
-            elif wait.waiter_id is not None:
-                leaving = CancelWaiter(wait.waiter_id, wait.request_id, wait.asked)
-                await service.insist(wait.namespace, leaving, wait.command.block_time_ms / 1000 + CANCEL_S)
-            # Else granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
+    async def _cancel(self, wait: Wait, proposal: asyncio.Future[Outcome]) -> bool:
+        """Whether it is known to be out of the queue."""
+        service, outcome = self._service, await proposal
+        if service.hub.expects(*wait.key):
+            self._note(wait)
+            return False
+        if wait.waiter_id is None and isinstance(outcome, Unknown):
+            await self._come_late(wait)
+        if wait.waiter_id is None:
+            # Granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
+            return isinstance(outcome, Denied)
+        leaving = CancelWaiter(wait.waiter_id, wait.request_id, wait.asked)
+        patience_s = wait.command.block_time_ms / 1000 + CANCEL_S
+        return isinstance(await service.insist(wait.namespace, leaving, patience_s), Committed)
 
-        if service.tidying < TIDY_MAX:
-            service.tidy(cancel())
+    async def _come_late(self, wait: Wait) -> None:
+        """Until a command that may be on its way has its place in the queue, if it ever comes there."""
+        hub, machine = self._service.hub, self._service.machine
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait.command.block_time_ms / 1000 + OUTAGE_S):
+                while not hub.stopping and wait.waiter_id is None:
+                    known = machine.outcome(*wait.key)
+                    if known is None:
+                        await hub.begins(*wait.key)
+                    elif isinstance(known, r.LockWaiting):
+                        wait.waiter_id, wait.asked = known.waiter_id, machine.last_asked(*wait.key)
+                    else:
+                        return
+
+    async def _is_out(self, wait: Wait) -> bool:
+        """Whether one that leaves is out of the queue by now, or is soon."""
+        if wait.leaving is None:
+            return False
+        await asyncio.wait((wait.leaving,), timeout=LEAVE_S)
+        return wait.leaving.done() and not wait.leaving.cancelled() and wait.leaving.result()

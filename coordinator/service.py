@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import math
 import secrets
+import struct
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from cluster.host import Host
 from cluster.ports import Committed, Denied, Frozen, NodeTooOld, Outcome, Unknown
+from coordinator.claimturns import ClaimTurns
 from coordinator.lanes import lane_of
-from coordinator.lockwaits import LockWaits, Wait
+from coordinator.lockwaits import OWN, LockWaits, Wait
 from coordinator.machine import results as r
 from coordinator.machine.codec import check_command, encode_command
 from coordinator.machine.commands import (
@@ -40,6 +42,7 @@ from coordinator.telemetry import Telemetry
 from coordinator.watches import Hub
 
 Consistency = Literal["linearizable", "bounded", "local"]
+Done = TypeVar("Done")
 
 INSIST_S = (0.05, 1.0)
 """The first pause before what was refused is asked again, and the longest."""
@@ -47,8 +50,11 @@ INSIST_S = (0.05, 1.0)
 FRESH_MS, LOOK_S = 1_000, 1.0
 """A node that was up to date so lately need not ask its leader before it tells how old its state is; who is asked has
 so long to answer."""
-CLAIMS_AT_ONCE = 16
-"""Of the workers that one ready clean-up wakes, so many ask for it; the others see that it is gone."""
+CLAIMS_AT_ONCE, CLAIMS_OF_NODE = 16, 256
+"""Of the workers that one ready clean-up wakes, so many ask for it; the others see that it is gone. And so many ask for
+work of all kinds, in all namespaces."""
+ENDED_TOLD = 100
+"""Of the leases of a batch that have ended since it was granted, so many are told by name."""
 SEARCHES_AT_ONCE = 2
 BACKUPS_AT_ONCE = 1
 
@@ -132,8 +138,8 @@ class Service:
         self.telemetry = replica.telemetry
         self.clock = replica.clock
         self.waits = LockWaits(self)
-        self._tidying: set[asyncio.Task[None]] = set()
-        self.claiming = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self._tidying: set[asyncio.Task[Any]] = set()
+        self.claiming = ClaimTurns(CLAIMS_AT_ONCE, CLAIMS_OF_NODE)
         self.searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
         """How many may look through the graph at the same time."""
         self.backups = asyncio.Semaphore(BACKUPS_AT_ONCE)
@@ -194,7 +200,7 @@ class Service:
             if not once or late or not isinstance(outcome, Unknown) or outcome.code not in _AGAIN:
                 break
             doubt = outcome
-        if isinstance(outcome, Denied) and doubt is not None and request_id is not None:
+        if isinstance(outcome, Denied) and doubt is not None:
             outcome = doubt  # this time it was refused, but before it may have happened
         if isinstance(outcome, Committed):
             self.telemetry.answered(outcome.result, self.clock() - began)
@@ -218,11 +224,16 @@ class Service:
             outcome = await self.waits.acquire(Wait(namespace, command, request_id or _own_id(), timeout))
         return self.still_held(namespace, outcome)
 
-    def still_held(self, namespace: str, outcome: Outcome) -> Outcome:
-        """A grant remembered from an earlier try of the same request may be over by now: that is not acquired."""
+    def still_held(self, namespace: str, outcome: Outcome, resource_ids: Sequence[str] = ()) -> Outcome:
+        """A grant remembered from an earlier try of the same request may be over by now: that is not acquired.
+
+        `resource_ids`: what a batch is of, to say which of it has ended."""
         if not isinstance(outcome, Committed):
             return outcome
         result = outcome.result
+        if isinstance(result, r.LeasesGranted):
+            denied = self._ended_of(namespace, result, resource_ids)
+            return outcome if denied is None else Committed(outcome.index, outcome.now_ms, denied)
         grants = result.grants if isinstance(result, r.LocksGranted) else (result,)
         for grant in grants:
             if not isinstance(grant, r.LockGranted | r.LeaseGranted):
@@ -233,6 +244,19 @@ class Service:
                 message = "this was granted under the same request id before, and has ended since; use a new id"
                 return Committed(outcome.index, outcome.now_ms, r.Denied(code, message))
         return outcome
+
+    def _ended_of(self, namespace: str, granted: r.LeasesGranted, resource_ids: Sequence[str]) -> r.Denied | None:
+        lease_ids = struct.unpack(f"<{len(granted.lease_ids) // 8}Q", granted.lease_ids)
+        leases = dict(zip(resource_ids, self.machine.leases(namespace, lease_ids), strict=True))
+        ended = [name for name, lease in leases.items() if lease is None or lease.state != "ACTIVE"]
+        if not ended:
+            return None
+        message = (
+            f"{len(ended)} of these {len(leases)} leases, which were granted under the same request id before, have "
+            "ended since; use a new id"
+        )
+        told = tuple(ended[:ENDED_TOLD])
+        return r.Denied("lease_expired", message, {"granted": len(leases), "ended": len(ended), "resource_ids": told})
 
     async def insist(self, namespace: str, command: Command, patience_s: float) -> Outcome:
         """Until it is in the log: nobody is left to ask again. Of what may be applied twice."""
@@ -258,11 +282,12 @@ class Service:
     def tidying(self) -> int:
         return len(self._tidying)
 
-    def tidy(self, undoing: Coroutine[Any, Any, None]) -> None:
+    def tidy(self, undoing: Coroutine[Any, Any, Done]) -> asyncio.Task[Done]:
         """In the background; a node that stops waits for it."""
         task = asyncio.ensure_future(undoing)
         self._tidying.add(task)
         task.add_done_callback(self._tidying.discard)
+        return task
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
@@ -302,5 +327,5 @@ class Service:
 
 
 def _own_id() -> bytes:
-    """A request id that no client can have chosen: 0xff is never in UTF-8."""
-    return b"\xff" + secrets.token_bytes(12)
+    """A request id that no client can have chosen."""
+    return OWN + secrets.token_bytes(12)

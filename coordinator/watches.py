@@ -94,6 +94,8 @@ class Hub:
         self.stopping = False
         self._watches: dict[Watch, None] = {}
         self._expected: dict[tuple[str, bytes], list[Ending]] = {}
+        self._beginning: dict[tuple[str, bytes], list[asyncio.Event]] = {}
+        """Of requests that may yet come into a queue."""
         self._claimants: dict[tuple[str, Topic], dict[asyncio.Event, None]] = {}
         """Requests that wait for work, by namespace and topic, in the order in which they came."""
 
@@ -105,6 +107,8 @@ class Hub:
         woken = False
         for event in events:
             woken = True
+            if self._beginning and event.kind == "wait_begun" and event.request_id is not None:
+                self._begin((event.namespace, event.request_id))
             if event.request_id is not None and event.waiter_id and event.kind != "wait_begun" and self._expected:
                 answered.setdefault((event.namespace, event.request_id), []).append(event)
             elif self._claimants and (topic := topic_of(event)) is not None:
@@ -121,22 +125,26 @@ class Hub:
     def restored(self, revision: int) -> None:
         """A snapshot took the place of entries: whoever waits looks again (an answer without events)."""
         self.revision = revision
+        self._answer_all(())
+
+    def _answer_all(self, events: tuple[Event, ...] | None) -> None:
         expected, self._expected = self._expected, {}
         for futures in expected.values():
             for future in futures:
                 if not future.done():
-                    future.set_result(())
+                    future.set_result(events)
+        for key in list(self._beginning):
+            self._begin(key)
         self.look_again()
+
+    def _begin(self, key: tuple[str, bytes]) -> None:
+        for begun in self._beginning.pop(key, ()):
+            begun.set()
 
     def stop(self) -> None:
         """Ends every wait with None, and wakes the watches so that they see it."""
         self.stopping = True
-        expected, self._expected = self._expected, {}
-        for futures in expected.values():
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
-        self.look_again()
+        self._answer_all(None)
 
     def look_again(self) -> None:
         """Wakes whoever waits, for a reason that is no event."""
@@ -151,8 +159,24 @@ class Hub:
     def expect(self, namespace: str, request_id: bytes) -> Ending:
         """The events that end the wait of a request. Asked for before it is proposed, so none can be missed."""
         future: Ending = asyncio.get_running_loop().create_future()
-        self._expected.setdefault((namespace, request_id), []).append(future)
+        if self.stopping:
+            future.set_result(None)
+        else:
+            self._expected.setdefault((namespace, request_id), []).append(future)
         return future
+
+    async def begins(self, namespace: str, request_id: bytes) -> None:
+        """Returns when that request has got a place in a queue, after a snapshot, and when this node stops."""
+        key, begun = (namespace, request_id), asyncio.Event()
+        self._beginning.setdefault(key, []).append(begun)
+        try:
+            await begun.wait()
+        finally:
+            waiting = self._beginning.get(key, [])
+            if begun in waiting:
+                waiting.remove(begun)
+            if not waiting:
+                self._beginning.pop(key, None)
 
     def forget(self, namespace: str, request_id: bytes, future: Ending) -> bool:
         """No longer wanted. True if nobody else here waits for the same request."""

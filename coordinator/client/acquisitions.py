@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.calls import Answer, new_request_id
-from coordinator.client.errors import Denied, HoldfastError, NotFound, OutcomeUnknown, is_remembered
+from coordinator.client.errors import Denied, HoldfastError, NotFound, OutcomeUnknown, Unavailable, is_remembered
 from coordinator.client.identity import client_of
 from coordinator.client.resources import quoted
 
@@ -106,6 +106,11 @@ class Acquisitions:
             )  # fmt: skip
         except (OutcomeUnknown, asyncio.CancelledError):
             self.leave_open(acquisition)
+            raise
+        except Unavailable:
+            # It was not done now; the try that nobody heard of may have been.
+            if acquisition.goes_on:
+                self.leave_open(acquisition)
             raise
         except Denied as refusal:
             # For want of room, say: the try that nobody heard of may find some yet.

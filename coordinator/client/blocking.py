@@ -5,6 +5,7 @@ What a method is called with and answers is taken from the async one, so that th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -14,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from coordinator.client.blocks import Block, Interrupted
 from coordinator.client.entries import Entries
-from coordinator.client.errors import HoldfastError
+from coordinator.client.errors import HoldfastError, Invalid
 from coordinator.client.heartbeat_thread import HeartbeatThread
 
 A = TypeVar("A")
@@ -94,33 +95,56 @@ class SyncBlock(Generic[A, S]):
 
     def __enter__(self) -> S:
         block = Block(self._manager, self._on_lost, interrupt=self._interrupt)
-        shown = self._shown(self._thread.enter(block))
-        self._blocks.put(block)
+        entered = self._thread.enter(block)
         try:
+            shown = self._shown(entered)
+            self._blocks.put(block)
             block.begun()
             return shown
-        except Interrupted as early:  # lost before it began: nobody else would leave it
-            self.__exit__(Interrupted, early, None)
+        except BaseException as early:  # lost before it began, or Ctrl-C: nobody else would leave it
+            if not self._is_last(block):
+                self._blocks.put(block)
+            self.__exit__(type(early), early, None)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        block: Block[A] | None = None
+        cut: BaseException | None = None
         try:
             block = self._blocks.last()
             block.ended()
-        except Interrupted as late:  # it came on the way out
-            block = self._blocks.last()
+            block.took(error)
+            self._blocks.take()
+        except BaseException as late:  # noqa: BLE001 - it came on the way out, and goes on when the block is left
+            block = block or self._blocks.last()
             block.ended()
+            block.took(error)
             block.took(late)
-            error = error or late
-        block.took(error)
-        self._blocks.take()
+            if self._is_last(block):
+                self._blocks.take()
+            error, cut = error or late, None if isinstance(late, Interrupted) else late
         try:
             self._thread.run(block.leave())
         except HoldfastError as lost:
             if error is None or isinstance(error, Interrupted):
                 raise lost from None
         finally:
+            if not block.over:  # what it waited for was cut short, perhaps before it had begun
+                self._leave_alone(block)
             block.tell_others()
+        if cut is not None:
+            raise cut
         # An exception of the body's own goes on.
+
+    def _is_last(self, block: Block[A]) -> bool:
+        try:
+            return self._blocks.last() is block
+        except Invalid:
+            return False
+
+    def _leave_alone(self, block: Block[A]) -> None:
+        """It is left, and nobody waits for that."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and keeps nothing
+            self._thread.call_soon(block.give_up)

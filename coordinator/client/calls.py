@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import random
 import re
 import ssl
@@ -45,6 +46,7 @@ LAST_ATTEMPT_S = 0.1
 LAST_ATTEMPT_AT = 1 / 10
 """No attempt but the first begins with less time, or less of the time there was, to be answered in. What it asked for
 would be done, or not, and nobody would know."""
+CLOSED, UNUSABLE = "this client is closed", "client_unusable"
 POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
 """They change nothing, so they take no request id."""
 
@@ -143,7 +145,7 @@ class Calls:
 
     def session(self) -> aiohttp.ClientSession:
         if self.closed:
-            raise HoldfastError("this client is closed", code="client_unusable")
+            raise _closed()
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=self.new_connector(), headers=self._headers)
         return self._session
@@ -198,9 +200,7 @@ class Calls:
                 if left <= (least_s if attempt else 0) or (attempt and not reached and left <= waits):
                     break  # it could not be answered any more, or nobody is there to wait at
                 try:
-                    if not waits:
-                        return await self._attempt(request, endpoint, min(left, attempt_s))
-                    return await self._wait_at(request, endpoint, min(left, attempt_s), asking)
+                    return await self._try_at(endpoint, request, min(left, attempt_s), asking if waits else None)
                 except Denied as refusal:
                     if not unknown or is_remembered(refusal):
                         raise
@@ -208,30 +208,53 @@ class Calls:
                 except _Retry as retry:
                     failure, reached = str(retry), reached or retry.reached
                     unknown = unknown or (retry.unknown and mutates)
+                    if self.closed:
+                        break
                     _log.debug("%s %s is tried again: %s", method, path, failure)
                     self.move_on(endpoint)
                     if attempt % len(self.endpoints) == len(self.endpoints) - 1 or retry.pause_s:
                         await _pause(max(retry.pause_s, pause_s), until)
                         pause_s = min(2 * pause_s, MAX_PAUSE_S, max(FIRST_PAUSE_S, limit_s / PAUSES))
-        raise _unknown(what, failure, request_id) if unknown else _untaken(what, failure, mutates=mutates)
+        raise self._in_vain(what, failure, request_id, unknown=unknown, mutates=mutates)
 
-    async def _wait_at(self, request: _Request, endpoint: str, limit_s: float, asking: _Asking) -> Answer:
-        """An attempt that may take long, at a node that is looked at meanwhile. Left, it goes on until all is over."""
+    def _in_vain(
+        self, what: str, failure: str, request_id: str | None, *, unknown: bool, mutates: bool
+    ) -> HoldfastError:
+        """What is under way when the client is closed may be done as well."""
+        if unknown:
+            said, code = (CLOSED, UNUSABLE) if self.closed else (failure, "")
+            return _unknown(what, said, request_id, code)
+        return _closed() if self.closed else _untaken(what, failure, mutates=mutates)
+
+    async def _try_at(self, endpoint: str, request: _Request, limit_s: float, asking: _Asking | None) -> Answer:
+        """An attempt. With `asking` it may take long, at a node that is looked at meanwhile; left, it goes on until
+        all is over."""
+        if asking is None:
+            return await self._attempt(request, endpoint, limit_s)
         attempt = asking.begin(self._attempt(request, endpoint, limit_s))
         lost = asyncio.ensure_future(self._pulse.until_lost(endpoint))
         try:
             await asyncio.wait({attempt, lost}, return_when=asyncio.FIRST_COMPLETED)
             if attempt.done():
                 return attempt.result()
+            if self.closed or lost.cancelled():  # nobody looks at nodes for a client that is closed
+                raise _Retry(CLOSED, unknown=True)
             self.members.unreached(endpoint)
             raise _Retry(lost.result(), unknown=True)
         finally:
             lost.cancel()
 
     async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
+        if self.closed:
+            raise _Retry(CLOSED, unknown=False, reached=False)
         sent = clock.now()
         connect_s = CONNECT_AT * limit_s
-        timeout = aiohttp.ClientTimeout(total=limit_s, connect=connect_s, sock_connect=min(CONNECT_S, connect_s))
+        timeout = aiohttp.ClientTimeout(
+            total=limit_s,
+            connect=connect_s,
+            sock_connect=min(CONNECT_S, connect_s),
+            ceil_threshold=math.inf,  # else up to a second more: longer ones would end on whole seconds of the clock
+        )
         try:
             async with self.session().request(
                 request.method,
@@ -266,9 +289,13 @@ class Calls:
         raise _failure(endpoint, status, content, headers.get("Retry-After"))
 
 
-def _unknown(what: str, failure: str, request_id: str | None) -> OutcomeUnknown:
+def _closed() -> HoldfastError:
+    return HoldfastError(CLOSED, code=UNUSABLE)
+
+
+def _unknown(what: str, failure: str, request_id: str | None, code: str = "") -> OutcomeUnknown:
     told = f"{what} was sent, and no node could say what became of it: {failure}"
-    return OutcomeUnknown(told, request_id=request_id)
+    return OutcomeUnknown(told, code=code, request_id=request_id)
 
 
 def _untaken(what: str, failure: str, *, mutates: bool) -> Unavailable:

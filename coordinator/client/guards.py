@@ -47,10 +47,12 @@ class FileGuard:
     The newest token is in a file beside it, `<name>.fence`, which is also what writers keep each other out with. The
     token is on disk before the content is: a crash in between loses a write that was never acknowledged, and lets no
     older one in. `timeout`: how long to wait for another writer, who may be stopped in the middle; then Conflict.
+
+    Symbolic links are followed when the guard is made: by whatever name it is written, a file has one fence.
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
-        self._path, self._timeout_s = Path(path), timeout
+        self._path, self._timeout_s = Path(os.path.realpath(path)), timeout
         self._fence = self._path.with_name(self._path.name + ".fence")
 
     def write(self, content: bytes, token: int, *, once: bool = False) -> None:

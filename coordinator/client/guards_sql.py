@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.client.errors import Invalid, NotFound, StaleToken
+from coordinator.client.errors import HoldfastError, Invalid, NotFound, StaleToken
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _PLACES = re.compile(r"""'[^']*'|"[^"]*"|(?<!:):(?P<name>[A-Za-z_]\w*)|%""")
@@ -62,6 +62,7 @@ class SqlGuard:
         once: bool = False,
     ) -> None:
         """Changes the one row of `key`, which has the token beside what it protects. StaleToken: it changed nothing.
+        HoldfastError (`key_not_unique`): it changed several rows; roll back.
 
         `assignments` is SQL with `:name` for each of `values`; it must come from the program, not from its users.
         """
@@ -70,7 +71,13 @@ class SqlGuard:
             f"WHERE {self._key} = :holdfast_key AND {self._token} {'<' if once else '<='} :holdfast_token"
         )
         bound = {**(values or {}), "holdfast_key": key, "holdfast_token": token}
-        if _run(connection, sql, bound, self._paramstyle).rowcount != 1:
+        changed = _run(connection, sql, bound, self._paramstyle).rowcount
+        if changed > 1:
+            message = (
+                f"{self._table} has {changed} rows {key!r}, all of them changed: roll back, and make the key unique"
+            )
+            raise HoldfastError(message, code="key_not_unique", details={"key": key, "rows": changed})
+        if changed != 1:
             newest = self.newest(connection, key)
             if newest is None:
                 raise NotFound(f"{self._table} has no row {key!r}", code="unknown_row", details={"key": key})

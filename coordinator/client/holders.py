@@ -76,7 +76,12 @@ class Holder:
 
     async def __aenter__(self) -> Holder:
         self._read()
-        await self._stand()
+        try:
+            await self._stand()
+        except BaseException:
+            with contextlib.suppress(HoldfastError):
+                await self._end_session()  # nobody is inside who could
+            raise
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -87,8 +92,7 @@ class Holder:
     ) -> None:
         """It stays a holder: tombstones wait for it, unless it has a session, which ends here."""
         await self._stop_following()
-        if self._session is not None:
-            await self._session.close()
+        await self._end_session()
 
     async def leave(self) -> None:
         """It has dropped every copy and will not be back: nothing waits for it any more."""
@@ -224,11 +228,14 @@ class Holder:
 
     async def _open_session(self) -> Session:
         """A new one: the old one is lost, or it is not known whether it is the one the cluster knows."""
-        if self._session is not None:
-            await self._session.close()
+        await self._end_session()
         self._session = await self._client.open_session(self._session_ttl or 30.0)
         self._session.on_lost(lambda _: self._fenced())
         return self._session
+
+    async def _end_session(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     # --- following ------------------------------------------------------------------------------------------------
 

@@ -120,9 +120,8 @@ class Keeper:
     async def close(self) -> None:
         """What is kept is kept no more: who works under it must not go on as if it were."""
         tasks = [kept.beating for kept in self._kept if kept.beating is not None]
-        for kept in self._kept:
-            kept.trouble = "its client is closed, and nobody renews it"
-            kept.doubt()
+        for kept in list(self._kept):
+            kept.lose("its client is closed, and nobody renews it")
         self._kept.clear()
         if self._task is not None:
             tasks.append(self._task)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from coordinator.client import clock
 from coordinator.client.amounts import milliseconds, seconds
-from coordinator.client.calls import Answer
+from coordinator.client.body import Body
+from coordinator.client.calls import FIRST_PAUSE_S, MAX_PAUSE_S, Answer
 from coordinator.client.entries import Entries
 from coordinator.client.errors import HoldfastError, LockBusy, LockLost, NotFound, NotHeld
 from coordinator.client.identity import client_of
@@ -55,7 +57,7 @@ class Held:
         self._lost_because = self._doubted_because = ""
         self.released = self._let_go = False
         self._renewals: asyncio.Task[None] | None = None
-        self._in_doubt = asyncio.Event()
+        self._in_doubt, self._over = asyncio.Event(), asyncio.Event()
         self._on_lost: list[Callable[[Held], None]] = []
 
     @property
@@ -89,7 +91,7 @@ class Held:
 
     def _why(self) -> str:
         silence = f"ownership of {self.key} was not confirmed for half of its {self._ttl_s:g} s"
-        return self._lost_because or self._doubted_because or silence
+        return self._lost_because or self._doubted_because or (f"{self.key} was released" if self.released else silence)
 
     async def verify(self) -> bool | None:
         """Whether the cluster says that the tokens are the holder's now; None: it could not be asked."""
@@ -137,9 +139,9 @@ class Held:
 
     def _confirm(self, answers: list[Answer]) -> None:
         """An answer counts from when it was asked for, and for what was left then: it may be of an earlier attempt."""
-        ends = [answer.sent + answer.body["ttl_ms"] / 1000 for answer in answers]
-        self._confirmed = min(ends) - self._ttl_s
-        self._valid_until = clock.valid_until(self._confirmed, self._ttl_s, self._client.drift)
+        self._confirmed = min(confirmed_at(answer, self._ttl_s) for answer in answers)
+        left_s = min(answer.sent + answer.body["ttl_ms"] / 1000 for answer in answers) - self._confirmed
+        self._valid_until = clock.valid_until(self._confirmed, left_s, self._client.drift)
 
     async def release(self) -> None:
         """Gives it back, if it is still held: by its token, so never somebody else's. A second time it does nothing."""
@@ -149,6 +151,7 @@ class Held:
         if lost:
             self._lost_because = self._why()
         self.released = True
+        self._over.set()
         self.let_go()
         with contextlib.suppress(*((HoldfastError, TimeoutError) if lost else ())):
             async with asyncio.timeout(min(LAST_AT * self._ttl_s, MAX_LAST_S) if lost else None):
@@ -172,8 +175,8 @@ class Held:
             self._on_lost.append(callback)
 
     async def wait_lost(self) -> str:
-        """Returns when it is in doubt, or lost, with the reason."""
-        await self._in_doubt.wait()
+        """Returns when it is in doubt, lost, or released, with the reason."""
+        await self._over.wait()
         return self._why()
 
     def keep(self) -> asyncio.Task[None]:
@@ -197,6 +200,7 @@ class Held:
         if renewals.cancelled():
             self._doubted_because = f"nobody renews {self.key} any more: its client is closed"
         self._in_doubt.set()
+        self._over.set()
         for callback in self._on_lost:
             asyncio.get_running_loop().call_soon(callback, self)
 
@@ -212,6 +216,15 @@ class Held:
                 if left_s <= 0 or self._lost_because:
                     return
                 await asyncio.sleep(min(left_s, AGAIN_AT * self._ttl_s))
+
+
+def confirmed_at(answer: Answer, ttl_s: float) -> float:
+    """From when `ttl_s` of what was granted count: from when it was asked for, or before, if less of them was left.
+
+    Never later, though more may be left of a hold that was taken up: what is asked for is how often it is renewed.
+    """
+    left_s: float = answer.body["ttl_ms"] / 1000
+    return answer.sent + min(0.0, left_s - ttl_s)
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -314,7 +327,9 @@ class Lock:
         wait = None if wait is None else max(0.0, seconds("wait", wait))
         until = None if wait is None else clock.now() + wait
         piece, asked, again = LONG_WAIT_S if wait is None else min(LONG_WAIT_S, wait), None, False
+        pause_s = FIRST_PAUSE_S
         while True:
+            begun = clock.now()
             holder = self._holder if asked is None else lambda name=asked.holder: name
             asked = self._client.acquisitions.begin(self._keys, self._asked, piece, holder)
             answer = await self._client.call_acquire(asked, self._ttl_s)
@@ -334,6 +349,11 @@ class Lock:
                     f"{self._keys[0]} was not free within {wait:g} s;{who}", code="lock_held", details=answer
                 )
             again = not answer
+            if answer and clock.now() < begun + piece / 2:
+                # Whoever has one of several keys itself is not let wait for the others: that is how deadlocks begin.
+                left_s = piece if until is None else until - clock.now()
+                await asyncio.sleep(max(0.0, min(pause_s * random.uniform(0.5, 1.0), left_s)))
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
             if until is not None:
                 piece = min(LONG_WAIT_S, max(0.0, until - clock.now()))
 
@@ -357,8 +377,11 @@ class Lock:
             await asyncio.wait((renewals,))
         except asyncio.CancelledError:
             cancelled = True  # it came on the way out; whose it is, is seen below
-        lost = await self._give_back(held)
-        if body.cancelled_by_another():
+        try:
+            lost = await self._give_back(held)
+        finally:
+            by_another = body.cancelled_by_another()
+        if by_another:
             if cancelled and kind is not asyncio.CancelledError:
                 raise asyncio.CancelledError
         elif not renewals.cancelled() and (mistake := renewals.exception()) is not None:
@@ -373,24 +396,3 @@ class Lock:
             async with asyncio.timeout(held.valid_for):
                 await held.release()
         return lost
-
-
-class Body:
-    """The task in a block, as of its beginning. It is cancelled once at most, and never after it has `left`."""
-
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
-        self._before = self._task.cancelling() if self._task is not None else 0
-        self.cancelled = self.left = False
-
-    def cancel(self) -> None:
-        if self._task is not None and not self.cancelled and not self.left:
-            self.cancelled = True
-            self._task.cancel()
-
-    def cancelled_by_another(self) -> bool:
-        """To be asked once, when the block is over: our own cancellation ends here, another's goes on."""
-        if self._task is None:
-            return False
-        left = self._task.uncancel() if self.cancelled else self._task.cancelling()
-        return left > self._before

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
+from coordinator.client.errors import HoldfastError
+
 LOOK_EVERY_S = 4.0
 """Seldom enough that a thousand clients which wait are no load, a little more or less often than each other."""
 ANSWER_S = 2.0
@@ -50,6 +52,8 @@ class Pulse:
                     why = f"{endpoint} knows no leader, or is behind it"
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 return f"{endpoint} stands still ({type(error).__name__})"
+            except HoldfastError as error:  # the client was closed, and nobody may be left to hear of it
+                return str(error)
         return why
 
     async def close(self) -> None:

@@ -59,13 +59,19 @@ class Election:
         return Leader(client_of(body["holder"]), body["fencing_token"]) if body["holder"] is not None else None
 
     async def run(self, lead: Callable[[Held], Awaitable[None]], *, on_lost: Callable[[], None] | None = None) -> None:
-        """Takes part until `lead` returns: it runs while this client leads, and again after leadership was lost."""
+        """Takes part until `lead` returns: it runs while this client leads, and again after leadership was lost.
+
+        What else it raises ends it, a LockLost of another lock as well.
+        """
         while True:
+            held: Held | None = None
             try:
                 async with self.campaign() as held:
                     await lead(held)
                 return
             except LockLost:
+                if held is not None and held.state != "LOST":
+                    raise
                 if on_lost is not None:
                     on_lost()
 

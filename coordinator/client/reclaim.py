@@ -123,12 +123,17 @@ class ReclaimWorker:
     async def _ask(self, wait_s: float) -> list[_Claim]:
         body = {**(self._unanswered or {}), "wait_ms": round(wait_s * 1000)}
         request_id = str(body.pop("request_id"))
-        asked = clock.now()
         answer = await self._client.calls.call(
             "POST", "/reclaims/claim", body, waits=wait_s, request_id=request_id, timeout=self._client.calls.timeout
         )
         items = [ReclaimItem(**{name: item[name] for name in ReclaimItem.__slots__}) for item in answer.body["items"]]
-        return [_Claim(self, item, self._claim_s, asked) for item in items]
+        # Repeated, an answer may be of a claim that was granted long before this attempt left.
+        left_s = answer.body["claim_left_ms"] / 1000
+        if items and left_s <= 0:
+            _log.warning("clean-ups of %s are left to others: their claim ran out unheard", self._asked["provider"])
+            return []
+        confirmed = answer.sent + min(0.0, left_s - self._claim_s)
+        return [_Claim(self, item, self._claim_s, confirmed) for item in items]
 
     # --- working --------------------------------------------------------------------------------------------------
 
@@ -140,11 +145,14 @@ class ReclaimWorker:
     async def _work(self, claim: _Claim) -> None:
         limit_s = max(MIN_ATTEMPT_S, ATTEMPT_AT * self._claim_s)
         if clock.now() - claim.confirmed > ATTEMPT_AT * self._claim_s:
-            # It was handed out some time after it was asked for. Only a renewal tells how long it is ours.
+            # It was handed out some time after it was asked for, or before. Only a renewal tells how long it is ours.
             try:
                 await claim.renew(limit_s)
             except HoldfastError as error:
                 _log.warning("the clean-up of %s is left to others: %s", claim.item.resource_id, error)
+                return
+            if claim.state != "HELD":
+                _log.warning("the clean-up of %s is left to others: it was renewed too late", claim.item.resource_id)
                 return
         handling = asyncio.ensure_future(self._handler(claim.item))
         self._handling.add(handling)

@@ -1,16 +1,17 @@
-"""Holds of locks whose holder is done with them, and that no node was heard to take back: they are given back later.
+"""What its holder is done with, and no node was heard to take back: it is given back later.
 
-So ends a release that was cancelled, and one that no node answered in time. The hold would keep everybody out until its
-time is over, and one of a session for as long as the session is kept, although nobody uses it. It is released again
-here, under the same request id: a hold that was entered more than once is left once.
+So ends a release of a lock that was cancelled, and one that no node answered in time. The hold would keep everybody out
+until its time is over, and one of a session for as long as the session is kept, although nobody uses it. It is released
+again here, under the same request id: a hold that was entered more than once is left once. So are leases (`leases`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from coordinator.client.calls import new_request_id
@@ -42,12 +43,15 @@ class Returns:
         try:
             await self._released(holder, key, token, timeout, request_id)
         except (OutcomeUnknown, Unavailable, asyncio.CancelledError):
-            if worth_it() and not self._client.calls.closed:
-                again = self._again(holder, key, token, worth_it, request_id)
-                task = asyncio.get_running_loop().create_task(again)
-                self._later.add(task)
-                task.add_done_callback(self._later.discard)
+            self.later(functools.partial(self._released, holder, key, token, None, request_id), worth_it)
             raise
+
+    def later(self, give_back: Callable[[], Awaitable[None]], worth_it: Callable[[], bool]) -> None:
+        """Begun, and again after what a call raises, while it is worth it. Nobody waits for it."""
+        if worth_it() and not self._client.calls.closed:
+            task = asyncio.get_running_loop().create_task(self._again(give_back, worth_it))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
 
     async def close(self) -> None:
         tasks = list(self._later)
@@ -55,11 +59,11 @@ class Returns:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _again(self, holder: str, key: str, token: int, worth_it: Callable[[], bool], request_id: str) -> None:
+    async def _again(self, give_back: Callable[[], Awaitable[None]], worth_it: Callable[[], bool]) -> None:
         pause_s = FIRST_PAUSE_S
         while worth_it() and not self._client.calls.closed:
             with contextlib.suppress(HoldfastError):
-                await self._released(holder, key, token, None, request_id)
+                await give_back()
                 return
             await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from coordinator.client import clock
 from coordinator.client.acquisitions import Acquisition
 from coordinator.client.amounts import milliseconds, seconds
+from coordinator.client.body import Body
 from coordinator.client.calls import Answer
 from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
-from coordinator.client.leases import MAX_LOOKUP, Lease, Owner, held
-from coordinator.client.lock import LONG_WAIT_S, Body, Mode, State
+from coordinator.client.lease import Lease, Owner
+from coordinator.client.leases import MAX_LOOKUP, held
+from coordinator.client.lock import LONG_WAIT_S, Mode, State, confirmed_at
 from coordinator.client.turns import Turn
 
 if TYPE_CHECKING:
@@ -45,16 +47,16 @@ class Session(Owner):
             raise SessionLost(f"the session is {self.state}: {self.lost_because or self.trouble}", code="session_lost")
 
     def on_lost(self, callback: Callable[[Session], None]) -> None:
-        """Called once with the session when it is lost; at once if it is already."""
+        """Called once with the session when it is lost, or its client closed; at once if it is already."""
         if self.lost_because:
             asyncio.get_running_loop().call_soon(callback, self)
         else:
             self._on_lost.append(callback)
 
     async def wait_lost(self) -> str:
-        """Returns when it is lost, with the reason."""
+        """Returns when it is lost, or closed, with the reason."""
         await self._event.wait()
-        return self.lost_because
+        return self.lost_because or "it was closed"
 
     async def close(self) -> None:
         """Ends it, and all that belongs to it."""
@@ -63,6 +65,7 @@ class Session(Owner):
         alive, limit_s = super().state in ("HELD", "SUSPENDED"), self.last_s
         self._client.keeper.remove(self)
         self._ended = True
+        self._event.set()
         for lease in list(self.members.values()):
             self._client.leases.let_go(lease)
         self.doubt()
@@ -177,7 +180,8 @@ class Session(Owner):
                 if not body.cancelled:
                     raise
                 error = error or late
-        by_another = body.cancelled_by_another()
+            finally:
+                by_another = body.cancelled_by_another()
         if error is not None and (by_another or not body.cancelled):
             raise error
         if lost or error is not None:
@@ -321,7 +325,7 @@ class SessionHeld:
 async def opened(client: Client, ttl: float, timeout: float | None = None) -> Session:
     body = {"client_id": client.client_id, "ttl_ms": milliseconds("ttl", ttl)}
     answer = await client.calls.call("POST", "/sessions", body, timeout=timeout)
-    session = Session(client, answer.body["session_id"], ttl, answer.sent + answer.body["ttl_ms"] / 1000 - ttl)
+    session = Session(client, answer.body["session_id"], ttl, confirmed_at(answer, ttl))
     client.keeper.add(session)
     return session
 

@@ -62,14 +62,18 @@ class SyncElection(_Locking[Election]):
     def run(self, lead: Callable[[SyncHeld], None], *, on_lost: OnLost | None = None, interrupt: bool = False) -> None:
         """Takes part until `lead` returns: it runs while this client leads, and again after leadership was lost.
 
-        `lead` ends when `held.check()` raises in it, or with `interrupt` by itself.
+        `lead` ends when `held.check()` raises in it, or with `interrupt` by itself. What else it raises ends all, a
+        LockLost of another lock as well.
         """
         while True:
+            held: SyncHeld | None = None
             try:
                 with self.campaign(interrupt=interrupt) as held:
                     lead(held)
                 return
             except LockLost:
+                if held is not None and held.state != "LOST":
+                    raise
                 if on_lost is not None:
                     on_lost()
 

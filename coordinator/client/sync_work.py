@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import signal
 import threading
@@ -33,9 +34,15 @@ OnTombstone = Callable[[str, str], None]
 Fetch = Callable[[str], None]
 
 
-def _aside(thread: HeartbeatThread, called: Callable[..., None]) -> Callable[..., Awaitable[None]]:
+def _aside(thread: HeartbeatThread, called: Callable[..., object]) -> Callable[..., Awaitable[None]]:
     async def call(*args: Any) -> None:
-        await thread.aside(functools.partial(called, *args))
+        returned = await thread.aside(functools.partial(called, *args))
+        if inspect.iscoroutine(returned):
+            returned.close()
+        if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            # Taken for done, what it stands for would never be run.
+            told = f"{called!r} returned {type(returned).__name__}, and nobody runs that"
+            raise TypeError(f"{told}: a blocking client calls plain functions, the async Client awaits others")
 
     return call
 

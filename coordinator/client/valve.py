@@ -11,6 +11,7 @@ so, and the provider knows what its holders get.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fnmatch
 import json
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from coordinator.client.errors import Conflict, Denied, Gone, HoldfastError, NotFound
+from coordinator.client.errors import Conflict, Denied, Gone, NotFound, OutcomeUnknown, Unavailable
 from coordinator.client.watch import revision
 
 if TYPE_CHECKING:
@@ -136,21 +137,29 @@ class SafetyValve:
         return self._verifier is None or not self._verifier.last_seen_leased(self._resource_id(name))
 
     def _free(self, file: _File) -> Freed | None:
+        if not self._is_there(file):
+            return None
+        freed = Freed(file.name, self._resource_id(file.name), file.size_bytes, time.time())
+        if self._dry_run:
+            return freed
+        self._write([{"freed": asdict(freed)}])
+        # Until the journal was on disk, somebody may have put another file there.
+        if self._is_there(file):
+            with contextlib.suppress(OSError):
+                file.path.unlink(missing_ok=True)
+                return freed
+        elif not os.path.lexists(file.path):
+            return freed  # by somebody else
+        self._write([{"reported": {**asdict(freed), "told": "there"}}])
+        return None
+
+    def _is_there(self, file: _File) -> bool:
+        """Still, and as it was found."""
         try:
             now = file.path.lstat()
         except FileNotFoundError:
-            return None
-        if (now.st_ino, now.st_mtime) != (file.inode, file.changed):
-            return None
-        freed = Freed(file.name, self._resource_id(file.name), file.size_bytes, time.time())
-        if not self._dry_run:
-            self._write([{"freed": asdict(freed)}])
-            try:
-                file.path.unlink(missing_ok=True)
-            except OSError:
-                self._write([{"reported": {**asdict(freed), "told": "there"}}])
-                return None
-        return freed
+            return False
+        return (now.st_ino, now.st_size, now.st_mtime) == (file.inode, file.size_bytes, file.changed)
 
     # --- the journal --------------------------------------------------------------------------------------------------
 
@@ -239,7 +248,8 @@ class SafetyValve:
         on_relief: Callable[[Relief], None] | None = None,
         on_report: Callable[[list[Freed]], None] | None = None,
     ) -> None:
-        """Until cancelled. `patience`: how long the cluster must have been silent before anything is freed."""
+        """Until cancelled, or the client is closed, which is raised. `patience`: how long the cluster must have been
+        silent before anything is freed; who refuses is not silent."""
         heard = time.monotonic()
         await asyncio.to_thread(self._keep_room)
         while True:
@@ -249,9 +259,14 @@ class SafetyValve:
                     await revision(client)
                     heard = time.monotonic()
                     reported = await self.report(client)
-                except HoldfastError:
+                except (Unavailable, OutcomeUnknown):
+                    if client.calls.closed:
+                        raise
                     if time.monotonic() - heard >= patience:
                         relief = await asyncio.to_thread(self.relieve)
+                except Denied as error:
+                    heard = time.monotonic()
+                    _log.error("the safety valve of %s is refused: %s; it is tried again", self._directory, error)
             except OSError as error:
                 _log.error("the safety valve of %s: %s; it is tried again", self._directory, error)
             if reported and on_report is not None:

@@ -10,8 +10,9 @@
 
 A handler that returns completes its task, one that raises fails it with the reason; `Retry` says when to try again.
 Renewals go on whatever the handlers do; a handler whose task is lost is cancelled before another worker may have it.
-Handlers that are plain functions run in threads. Those cannot be cancelled: they call `task.check()` before what only
-the task's owner may do. Doing a task twice must do no harm, or what it writes to must know its token (guards).
+Handlers that are plain functions run in threads; an awaitable that one returns is awaited in the event loop. A thread
+cannot be cancelled: its handler calls `task.check()` before what only the task's owner may do. Doing a task twice must
+do no harm, or what it writes to must know its token (guards).
 """
 
 from __future__ import annotations
@@ -212,14 +213,22 @@ class Worker:
 
     async def _handled(self, task: Task) -> None:
         handler = self._handlers[task.queue]
+        returned: object
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-            await handler(task)  # type: ignore[misc]
-            return
+            returned = await handler(task)  # type: ignore[misc]
+        else:
+            returned = await self._in_a_thread(handler, task)
+        while inspect.isawaitable(returned):  # a plain function around a coroutine one: nothing was done yet
+            returned = await returned
+        if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            raise TypeError(f"the handler of {task.queue} yields, so nothing of it was run: let it return")
+
+    async def _in_a_thread(self, handler: Handler, task: Task) -> object:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-task")
         working = asyncio.get_running_loop().run_in_executor(self._threads, handler, task)
         try:
-            await asyncio.shield(working)
+            return await asyncio.shield(working)
         except asyncio.CancelledError:
             await asyncio.wait({working})
             raise

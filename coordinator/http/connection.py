@@ -28,6 +28,7 @@ from coordinator.clientlimits import (
 )
 from coordinator.http.early import EARLY, UNTAKEN, Passed
 from coordinator.http.errors import ApiError
+from coordinator.http.fullness import Fullness
 from coordinator.http.shedding import Held
 from coordinator.http.whole import (
     ANSWERS,
@@ -54,8 +55,8 @@ class Connection(web.RequestHandler):
     `left` is called once, when the connection is gone."""
 
     __slots__ = (
-        "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_fields", "_full", "_head_bytes",
-        "_head_since", "_heads", "_idle_since", "_left", "_limits", "_passed", "_pieces", "_serving",
+        "_answering", "_answers", "_app", "_behind", "_body", "_due", "_ending", "_fields", "_full", "_fullness",
+        "_head_bytes", "_head_since", "_heads", "_idle_since", "_left", "_limits", "_passed", "_pieces", "_serving",
         "_stuck_since", "_unanswered", "_wire", "place",
     )  # fmt: skip
 
@@ -108,7 +109,7 @@ class Connection(web.RequestHandler):
         """In how many reads that came."""
         self._full = False
         """So much came that nothing more is read."""
-        self._passed = Passed()
+        self._passed, self._fullness = Passed(), Fullness()
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -292,6 +293,7 @@ class Connection(web.RequestHandler):
 
     def _answered(self) -> None:
         self._note_early()
+        self._fullness.ended()
         self._serving = False
         self._idle_since = self._loop.time()
         if self._head_since is not None:
@@ -327,7 +329,11 @@ class Connection(web.RequestHandler):
                 return False
             self._wire.abort()  # closing it would wait until the client has taken what it does not take
         elif self._serving or self._messages or self._answering is not None:
-            return False  # the next request has time: an answer to it here would be taken for this one's
+            # The next request has time: an answer to it here would be taken for this one's.
+            full = self._full or self._buffer_paused or (self._reading_paused and self._unanswered > 1)
+            if not self._fullness.is_too_long(now, full):
+                return False
+            self.cut_off()
         elif self._behind:
             data, self._behind, self._pieces = bytes(self._behind), bytearray(), 0
             self._pass_on(data)  # its body takes its time

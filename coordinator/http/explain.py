@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -61,18 +62,29 @@ def question(text: str) -> Question:
 
 async def explain(call: Call) -> web.Response:
     point = await call.read()
+    try:
+        # Also while it waits for its turn: others may search for long.
+        async with asyncio.timeout(call.left_s):
+            found = await _searched(call)
+    except TimeoutError:
+        message = "the search had no time left; allow it more with timeout_ms, or ask another node"
+        raise ApiError(503, "deadline", message, outcome="retry") from None
+    return call.answer(found, point)
+
+
+async def _searched(call: Call) -> dict[str, Any]:
     resource_id, asked = call.places["id"], call.query["what_if"]
     if asked is None:
         found = await explaining.explain(call.service, call.namespace, resource_id)
         if found is None:
             raise unknown(resource_id)
-        return call.answer(_explained(found), point)
+        return _explained(found)
     if call.service.machine.resource(call.namespace, resource_id) is None:
         raise unknown(resource_id)
     loss = await explaining.what_if(call.service, call.namespace, resource_id, question(asked))
     if isinstance(loss, str):
         raise ApiError(404, loss, _UNKNOWN[loss], details={"field": "what_if"})
-    return call.answer({"resource_id": resource_id, "what_if": asked, **_lost(loss)}, point)
+    return {"resource_id": resource_id, "what_if": asked, **_lost(loss)}
 
 
 def _explained(found: Explanation) -> dict[str, Any]:

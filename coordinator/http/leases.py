@@ -33,6 +33,8 @@ _RESOURCE = Text(required=True, about="What the lease is on.", example="tmp/segm
 CLIENT = Text(required=True, about="Whose lease it is.", example="service-a-1")
 _LEASE = Identity(required=True, about="As the acquire answered it.")
 _DENIED = {"success": False}
+HOLDERS_LOOKED_AT = 100
+"""On a resource with more leases than this, one that is revoked by force is written down whether or not it is there."""
 _ONE = "/api/v1/leases/{lease_id:(?!acquire$|acquire-batch$|renew$|release$|lookup$)[^/]+}"
 """An id, well formed or not, but none of the names above it: those take POST only."""
 
@@ -60,7 +62,10 @@ async def acquire(call: Call) -> web.Response:
 async def acquire_batch(call: Call) -> web.Response:
     body = call.body
     command = c.AcquireLeases(body["resource_ids"], *(body[name] for name in _ASKED))
-    committed = await call.propose(command, _DENIED)
+    outcome = await call.service.propose(call.namespace, command, call.request_id, call.left_s)
+    if call.request_id is not None:  # what has none is remembered nowhere: it has just been granted
+        outcome = call.service.still_held(call.namespace, outcome, command.resource_ids)
+    committed = call.settled(outcome, _DENIED)
     left_ms = ttl_ms(committed.result.expires_ms, committed.now_ms)
     if call.wants_packed:
         return packed_answer(committed.result.lease_ids, {TTL_HEADER: str(left_ms)})
@@ -83,9 +88,18 @@ async def renew(call: Call) -> web.Response:
 
 
 async def release(call: Call) -> web.Response:
-    await trail.begin_forced(call, "lease.revoke", call.body["resource_id"])
-    committed = await call.propose(c.ReleaseLease(call.body["resource_id"], call.body["client_id"]), _DENIED)
+    resource_id, client_id = call.body["resource_id"], call.body["client_id"]
+    await trail.begin_forced(call, "lease.revoke", resource_id, lambda: _may_have(call, resource_id, client_id))
+    committed = await call.propose(c.ReleaseLease(resource_id, client_id), _DENIED)
     return call.answer({"success": True, "remaining_reference_count": committed.result.remaining_reference_count})
+
+
+def _may_have(call: Call, resource_id: str, client_id: str) -> bool:
+    """Whether the client has a lease there, or what refers to the resource is more than is looked at."""
+    machine = call.service.machine
+    found = machine.leases_on(call.namespace, resource_id, HOLDERS_LOOKED_AT)
+    known = any(lease.client_id == client_id for lease in found)
+    return known or machine.reference_count(call.namespace, resource_id) > len(found)
 
 
 async def get(call: Call) -> web.Response:

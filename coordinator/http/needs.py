@@ -91,7 +91,7 @@ def _leases() -> dict[str, Need]:
         "POST /leases/acquire": Need(keys=("resource_id",), **asked, session="session_id"),
         "POST /leases/acquire-batch": Need(keys=("resource_ids",), **asked, session="session_id"),
         "POST /leases/renew": Need(**asked, lease="lease_id"),
-        "POST /leases/release": Need(keys=("resource_id",), **asked),
+        "POST /leases/release": Need(keys=("resource_id",), **asked, admin_if="forced"),
         # Each of these looks at the leases it is about by itself (`access.beaten`, `Call.seen`).
         "POST /heartbeats": Need(right="write"),
         "POST /leases/lookup": Need(),
@@ -99,7 +99,7 @@ def _leases() -> dict[str, Need]:
         "GET /leases": Need(narrows=True),
         "POST /sessions": Need(right="write", owner="client_id", personal=True),
         "POST /sessions/{id}/heartbeat": Need(right="write", personal=True, session="id"),
-        "DELETE /sessions/{id}": Need(right="write", personal=True, session="id"),
+        "DELETE /sessions/{id}": Need(right="write", personal=True, session="id", admin_if="forced"),
         "GET /sessions/{id}": Need(personal=True, session="id"),
         "GET /sessions": Need(whole=True),
     }
@@ -176,7 +176,7 @@ def _queues() -> dict[str, Need]:
         "GET /queues/{queue}/shards": read,
         "POST /queues/{queue}/workers": Need(**_WORKING, waits="wait_ms"),
         "GET /queues/{queue}/workers": read,
-        "DELETE /queues/{queue}/workers/{worker_id}": working,
+        "DELETE /queues/{queue}/workers/{worker_id}": Need(**_WORKING, admin_if="forced"),
     }
 
 

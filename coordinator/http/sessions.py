@@ -34,9 +34,15 @@ async def heartbeat(call: Call) -> web.Response:
 
 
 async def delete(call: Call) -> web.Response:
-    await trail.begin_forced(call, "session.end", hex_id(call.places["id"]))
-    committed = await call.propose(c.DeleteSession(call.places["id"]))
-    return call.answer({"deleted": True, "session_id": hex_id(call.places["id"]), "leases": committed.result.leases})
+    session_id, machine = call.places["id"], call.service.machine
+
+    def is_there() -> bool:
+        session = machine.session(call.namespace, session_id)
+        return session is not None and session.state == "ACTIVE"
+
+    await trail.begin_forced(call, "session.end", hex_id(session_id), is_there)
+    committed = await call.propose(c.DeleteSession(session_id))
+    return call.answer({"deleted": True, "session_id": hex_id(session_id), "leases": committed.result.leases})
 
 
 async def get(call: Call) -> web.Response:

@@ -98,10 +98,15 @@ async def list_workers(call: Call) -> web.Response:
 
 
 async def leave(call: Call) -> web.Response:
-    await trail.begin_forced(call, "worker.remove", f"{call.places['queue']}/{call.places['worker_id']}")
-    command = t.LeaveWorker(call.places["queue"], call.places["worker_id"])
-    result = (await call.propose(command)).result
-    return call.answer({"worker_id": call.places["worker_id"], "left": True, "shards": result.shards})
+    queue, worker_id = call.places["queue"], call.places["worker_id"]
+    known = call.service.machine.dispatch
+
+    def is_there() -> bool:
+        return known.assignment(call.namespace, queue, worker_id) is not None
+
+    await trail.begin_forced(call, "worker.remove", f"{queue}/{worker_id}", is_there)
+    result = (await call.propose(t.LeaveWorker(queue, worker_id))).result
+    return call.answer({"worker_id": worker_id, "left": True, "shards": result.shards})
 
 
 def _reader(call: Call, now_ms: int) -> Dispatch:

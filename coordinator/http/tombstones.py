@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
+from coordinator.http.access import shown_events
 from coordinator.http.errors import ApiError
 from coordinator.http.fields import Flag, Identity, Integer, Many, Record, Shape, Text, hex_id
 from coordinator.http.operations import Call, Operation
@@ -102,7 +104,8 @@ async def list_tombstones(call: Call) -> web.Response:
     page = call.service.machine.copies.tombstones(
         call.namespace, query["after_revision"], after, query["limit"], point.now_ms
     )
-    shown = [_tombstone(each) for each in page.tombstones]
+    knows = None if call.caller is None else shown_events(call.caller.token, call.namespace)[1]
+    shown = [_tombstone(each, knows) for each in page.tombstones]
     following = None if page.after is None else f"{page.after:x}"
     return call.answer({"tombstones": shown, "next": following, "complete_to": page.complete_to}, point)
 
@@ -125,7 +128,8 @@ async def get_holder(call: Call) -> web.Response:
     return call.answer(_holder(found), point)
 
 
-def _tombstone(view: TombstoneView) -> dict[str, Any]:
+def _tombstone(view: TombstoneView, knows: Callable[[str], bool] | None) -> dict[str, Any]:
+    """`knows`: whose names are told, None: all."""
     return {
         "revision": view.revision,
         "resource_id": view.resource_id,
@@ -134,7 +138,7 @@ def _tombstone(view: TombstoneView) -> dict[str, Any]:
         "holders_estimate": view.holders_estimate,
         "acked_estimate": view.acked_estimate,
         "waiting": view.waiting,
-        "waiting_for": view.waiting_for,
+        "waiting_for": [each for each in view.waiting_for if knows is None or knows(each)],
         "bytes": view.size_bytes,
     }
 
@@ -158,7 +162,11 @@ _ESTIMATE: Schema = {**COUNT, "description": "From a HyperLogLog: for people. No
 _TOMBSTONE = record(
     revision=COUNT, resource_id=TEXT, incarnation=ID, age_ms=MS, holders_estimate=_ESTIMATE, acked_estimate=_ESTIMATE,
     waiting={**COUNT, "description": "Exactly how many holders have not processed it; it waits for all of them."},
-    waiting_for={**listed(TEXT), "description": "Some of them, those furthest behind first."}, bytes=COUNT,
+    waiting_for={
+        **listed(TEXT),
+        "description": "Some of them, those furthest behind first. A token of one prefix is told of its own at most.",
+    },
+    bytes=COUNT,
 )  # fmt: skip
 _HOLDER = record(
     holder_id=TEXT, watermark=COUNT,

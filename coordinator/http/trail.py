@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
-from cluster.ports import Committed, Outcome
+from cluster.ports import Committed, Denied, Outcome
 from coordinator.http.errors import from_outcome
 from coordinator.http.fields import Field, Flag, Integer, Shape
 from coordinator.http.keys import NODE
@@ -21,13 +22,24 @@ NOTE_S = 5.0
 
 
 FORCED: dict[str, Field] = {
-    "forced": Flag(default=False, about="Somebody does it in the place of its client: the audit trail tells who."),
+    "forced": Flag(
+        default=False,
+        about="An administrator (right admin) does it in the place of its client: the audit trail tells who.",
+    ),
 }
 """For operations of clients that operators use on what is others'."""
 
 
-async def begin_forced(call: Call, action: str, subject: str) -> None:
-    if call.query["forced"]:
+async def begin_forced(call: Call, action: str, subject: str, is_there: Callable[[], bool]) -> None:
+    """Nothing is written of what is not there: that would fill the trail. What comes only after this look at it ends
+    without a note, as it does for those who ask without force."""
+    if not call.query["forced"]:
+        return
+    service = call.service
+    point = await service.read("linearizable", 0, min(call.left_s, NOTE_S))
+    if isinstance(point, Denied):
+        raise from_outcome(point)
+    if service.machine.knows(call.namespace) and is_there():
         await begin(call, action, f"{call.namespace}/{subject}")
 
 

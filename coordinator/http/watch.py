@@ -120,7 +120,7 @@ def _after(call: Call) -> tuple[str, Place | None]:
         if text:
             revision, dot, offset = text.partition(".")
             digits = revision + (offset if dot else "0")
-            whole = revision and (offset or not dot)
+            whole = revision and (offset.strip("0") or not dot)  # the first event of a revision is .1
             if not (whole and digits.isascii() and digits.isdigit() and len(digits) <= 30):
                 raise bad_request(f"{name} must be the id of an event, such as 1234.1", field=name)
             return name, (int(revision), int(offset) if dot else END)
@@ -161,9 +161,13 @@ def shown(seen: Seen) -> dict[str, Any]:
 
 
 async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], every_s: float | None) -> None:
-    """Until the reader is gone (cancelled), or there is a reason to end."""
+    """Until the reader is gone (cancelled), or there is a reason to end.
+
+    Whether the reader has heard nothing for long is for the wait to say, and nothing else: reckoned a second time, it
+    could be a rounding error short of that, and the wait over at once, again and again.
+    """
     batch, loop = first, asyncio.get_running_loop()
-    silent_s = every_s or COMMENT_S
+    silent_s, is_silent = every_s or COMMENT_S, False
     told_at = began_at = loop.time()
     while True:
         if not watching.allowed():
@@ -175,13 +179,16 @@ async def _follow(stream: Stream, hub: Hub, watching: Watch, first: list[Seen], 
             raise Cut("stopping")
         if min(loop.time() - began_at, watching.silence_s()) >= BEHIND_S:
             raise Cut("behind")
-        if loop.time() - told_at >= silent_s:
+        if is_silent and not batch:
             revision = watching.caught_up_to
             await _taken(stream.keep() if every_s is None else stream.tell("progress", {"revision": revision}))
             told_at = loop.time()
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout_at(told_at + silent_s):
                 await watching.news()
+            is_silent = False
+        except TimeoutError:
+            is_silent = True
         found = watching.read()
         if isinstance(found, Compacted):
             await _taken(stream.tell("compacted", {"revision": found.first_revision}))

@@ -41,7 +41,8 @@ class Wanted:
 
 
 def acquire(state: State, namespace: Namespace, command: AcquireLeases) -> Result:
-    session = leases.owning_session(state, namespace, command.session_id, command.client_id)
+    refused = leases.reserved(state, namespace, command.client_id, command.resource_ids)
+    session = refused or leases.owning_session(state, namespace, command.session_id, command.client_id)
     if isinstance(session, Denied):
         return session
     wanted = _look_up(state, namespace, command)

@@ -17,13 +17,11 @@ from coordinator.machine import cutting, leases, reclaims, resources
 from coordinator.machine.budget import Budget
 from coordinator.machine.commands import DeleteResource, ProposeSet, SettleSuspects, SuspectResources
 from coordinator.machine.graph import CLAIMED, DELAYED, LIVE, NO_LIST, ORPHAN, SUSPECTS, Condemned, Proposal
-from coordinator.machine.levels import LITTLE_GARBAGE
+from coordinator.machine.levels import CHARGED_CUTS, LITTLE_GARBAGE
 from coordinator.machine.limits import MAX_EDGES_COUNTED, MAX_SET_NUMBER, NEVER_MS
 from coordinator.machine.namespaces import Namespace
 from coordinator.machine.results import Denied, ResourceDeleted, Result, SetTaken, SuspectsSettled
 from coordinator.machine.state import State
-
-CHECKED_AT_ONCE = 2_000
 
 # --- sets -----------------------------------------------------------------------------------------------------------
 
@@ -218,13 +216,11 @@ def _cut(state: State, slot: int, budget: Budget) -> bool:
 def keep_time(state: State, budget: Budget) -> None:
     """Looks at resources whose moment may have come: end of life, of a hold, of a delay, of a claim."""
     table = state.resources
-    while budget.expiries > 0 and budget.checks > 0:
-        slots = state.resource_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
-        if not len(slots):
-            return
-        budget.checks -= len(slots)
+    while len(slots := budget.take(state, state.resource_timers)):
         for slot in slots.tolist():
-            budget.expiries -= _moment(state, slot, budget)
+            before = budget.expiries
+            was_due = _moment(state, slot, budget)
+            budget.expiries = (budget.expiries if state.level >= CHARGED_CUTS else before) - was_due
             if table.state[slot] and not resources.is_condemned(state, slot):
                 deadline_ms = table.deadline_ms[slot] if table.state[slot] == LIVE else NEVER_MS
                 state.resource_timers.schedule(slot, min(table.expiry_ms[slot], deadline_ms))

@@ -30,7 +30,7 @@ from coordinator.machine.namespaces import (
 )
 from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
 from coordinator.machine.timers import TimedTable, TimerIndex, bucket_of
-from coordinator.machine.waiters import alive, fits, held_slot
+from coordinator.machine.waiters import alive, fits, held_slot, overdue
 
 
 def check(state: State) -> None:
@@ -224,7 +224,7 @@ def _check_queues(state: State) -> None:
         first = state.waiters[next(iter(queue))]
         require(key in first.keys, "a waiter is in the wrong queue")
         if len(first.keys) == 1 and alive(state, first):
-            free = held_slot(state, key, first.client) < 0 and fits(state, first, key)
+            free = held_slot(state, key, first.client) < 0 and fits(state, first, key) and not overdue(state, key)
             require(not free, "a lock is free, and its first waiter was not granted")
     require(not places, "a waiter is missing from a queue")
     require(all(0 < number <= state.last_waiter for number in state.waiters), "a waiter's id was not drawn")

@@ -7,7 +7,7 @@ not a sweep has reached it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,11 +15,16 @@ from coordinator.machine import resources
 from coordinator.machine.columns import Slots
 from coordinator.machine.commands import AcquireLease, AcquireLeases, ReleaseLease, RenewLease
 from coordinator.machine.leaserows import KEPT
+from coordinator.machine.levels import TASK_NAMES
 from coordinator.machine.limits import NEVER_MS, SAFETY_BUFFER_MS
 from coordinator.machine.names import CLIENT, RESOURCE
 from coordinator.machine.namespaces import LEASES, Namespace, over_quota
 from coordinator.machine.results import Denied, LeaseGranted, LeaseReleased, LeaseRenewed, Result
 from coordinator.machine.state import ACTIVE, DELETED, EXPIRED, State
+
+TASK = "task "
+"""What a task is called where it keeps a resource: this, and the digits of its id."""
+TASK_DIGITS = 16
 
 # --- rows: shared with locks ----------------------------------------------------------------------------------------
 
@@ -213,6 +218,23 @@ def kept_by_task() -> Denied:
     return Denied("kept_by_task", "a task keeps it: renew or end the task instead")
 
 
+def _may_be_a_task(client_id: str) -> bool:
+    digits = client_id[len(TASK) :]
+    return client_id.startswith(TASK) and len(digits) == TASK_DIGITS and not digits.strip("0123456789abcdef")
+
+
+def reserved(state: State, namespace: Namespace, client_id: str, resource_ids: Iterable[str]) -> Denied | None:
+    """The denial, if a task is called so, or one will be: its lease must be the only one of its name on a resource."""
+    if state.level < TASK_NAMES or not _may_be_a_task(client_id):
+        return None
+    for resource_id in resource_ids:
+        slot = _held(state, namespace, client_id, resource_id)
+        if slot >= 0 and state.leases.flags[slot] & KEPT:
+            return kept_by_task()
+    message = f"client_id must not be {client_id}: so a task is called where it keeps a resource; take another name"
+    return Denied("malformed", message, {"field": "client_id"})
+
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +253,8 @@ def acquire(state: State, namespace: Namespace, command: AcquireLease) -> Result
 
 def _asked(state: State, namespace: Namespace, command: AcquireLease) -> int | Denied:
     """The owning session (0 for none) if it may be granted."""
-    session = owning_session(state, namespace, command.session_id, command.client_id)
+    refused = reserved(state, namespace, command.client_id, (command.resource_id,))
+    session = refused or owning_session(state, namespace, command.session_id, command.client_id)
     if isinstance(session, Denied):
         return session
     slot = _held(state, namespace, command.client_id, command.resource_id)
@@ -304,7 +327,7 @@ def acquire_one(
 
 
 def lapse(state: State, slot: int) -> None:
-    """Ends a resource's lease whose time is over: released if its session was deleted, else expired."""
+    """Ends a resource's lease that is over, or gives way: released if its session was deleted, else expired."""
     table = state.leases
     session = table.session_of(slot)
     released = session and state.sessions.state[session - 1] == DELETED

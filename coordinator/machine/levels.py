@@ -16,12 +16,19 @@ What each level brought:
    every entry cuts as much of them as it may, and whoever asked for something else waits for that.
 4. That a request was refused is remembered under its id for a while: an earlier try of it that comes later is refused
    as well; below, it could be granted to a client that had been told that it was not.
+5. Which of what is due an entry works off follows from the state alone, and what the end of a resource cuts is charged
+   to the entry; below, a node that was restored from a snapshot could end other leases in an entry than the others,
+   as entries of the index that were not valid any more counted as well.
+   What a task keeps, and what it is called there, is no client's; below, a client of that name shares the lease or has
+   one beside it, and of two of one pair a restored node could find the other one.
+   What ends with a hold or a wait whose time is over, of the same lock or of others, is charged to the entry, and left
+   to its own turn when that is too much; below, one hold's turn ended all of its lock.
 """
 
 from __future__ import annotations
 
 OLDEST = 1
-LEVEL = 4
+LEVEL = 5
 """The newest level that this release knows."""
 
 FORMERS = 2
@@ -34,6 +41,15 @@ LITTLE_GARBAGE = 3
 
 REFUSALS = 4
 """From this level on it is remembered that a request was refused."""
+
+STEADY_BATCHES = 5
+"""From this level on a batch of what is due follows from the state alone."""
+CHARGED_CUTS = 5
+"""From this level on an entry is charged for what it cuts of resources whose time is over."""
+TASK_NAMES = 5
+"""From this level on no client acquires a lease that is a task's, or under the name of one."""
+CHARGED_HOLDS = 5
+"""From this level on an entry is charged for the holds and waits that end beside the one whose turn it is."""
 
 MAX_LEVEL = 1 << 16
 

@@ -34,6 +34,7 @@ from coordinator.machine.waiters import (
     busy,
     dismiss,
     end_hold,
+    end_holds,
     fits,
     grant,
     held_slot,
@@ -92,9 +93,13 @@ def _over(
 ) -> Denied | None:
     new = sum(key not in state.locks for key in keys)
     denied = namespace.over(LOCKS, new) or leases.over_names(state, namespace, LOCK, lock_keys, client_id)
-    if denied is None and not state.leases.room(len(lock_keys)):
-        return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases and holds")
-    return denied
+    return denied or _full(state, len(lock_keys))
+
+
+def _full(state: State, more: int) -> Denied | None:
+    if state.leases.room(more):
+        return None
+    return Denied("capacity_exceeded", f"the cluster holds at most {state.leases.max_rows} leases and holds")
 
 
 def _rule(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -> Rule | Denied:
@@ -106,7 +111,8 @@ def _rule(state: State, namespace: Namespace, ask: Waiter, block_time_ms: int) -
         if not reentrant(state, ask, key, slot):
             return _not_reentrant(state, key, ask, slot)
     if all(key in held or (key not in state.queues and fits(state, ask, key)) for key in ask.keys):
-        return grant
+        # Asked again: who waited may have got the room since, as the keys were settled.
+        return _full(state, len(ask.keys) - len(held)) or grant
     # Waiting for one key while holding another of the same request is how deadlocks begin: that is answered at once.
     if not block_time_ms or held:
         return busy
@@ -207,8 +213,7 @@ def break_lock(state: State, namespace: Namespace, command: BreakLock) -> Result
     lock = state.locks.get(key)
     if lock is None or not lock.holders:
         return Denied("unknown_lock", f"nobody holds {command.lock_key}")
-    for slot in lock.holders:
-        end_hold(state, key, slot, "lock_broken")
+    end_holds(state, key, dict.fromkeys(lock.holders, "lock_broken"))
     tasktenure.lock_broken(state, key)
     settle(state, [key])
     return LockBroken(len(lock.holders))

@@ -41,6 +41,7 @@ from coordinator.machine.values import value
 ASK_AGAIN = ("quota_exceeded", "capacity_exceeded")
 """Refusals after which the same request may be made again, under its id."""
 FORGET_PER_ENTRY = 1_000
+STALE_ALLOWANCE = 64
 OVERHEAD_BYTES = 128
 
 
@@ -150,8 +151,8 @@ class Requests:
         self.size_bytes = 0
         self._ages: dict[int, deque[tuple[int, bytes]]] = {}
         """By namespace, those that have some or had: serials and keys, oldest first; those of requests forgotten or
-        asked anew are skipped. (Not the order of a dictionary: its first key is found by walking over all keys that
-        were ever before it.)"""
+        asked anew are skipped, and dropped when they are half of what is there. (Not the order of a dictionary: its
+        first key is found by walking over all keys that were ever before it.)"""
         self._counts, self._sizes = _Shares(), _Shares()
         self._heads: list[tuple[int, int]] = []
         """A heap with one serial of each of these namespaces, no younger than its oldest."""
@@ -199,10 +200,14 @@ class Requests:
         ages = self._ages[namespace]
         while True:
             serial, key = ages[0]
-            found = self.remembered.get(key)
-            if found is not None and found.serial == serial:
+            if self._is_remembered(serial, key):
                 return key
             ages.popleft()
+
+    def _is_remembered(self, serial: int, key: bytes) -> bool:
+        """And has not been asked anew since."""
+        found = self.remembered.get(key)
+        return found is not None and found.serial == serial
 
     def _with_oldest(self) -> int:
         """The namespace that has the oldest of all; there is one."""
@@ -248,8 +253,11 @@ class Requests:
         namespace = _namespace_of(key)
         self._resize(namespace, -size_of(key, found.result))
         self._counts.add(namespace, -1)
-        if not self._counts[namespace]:
-            self._ages[namespace].clear()
+        ages, count = self._ages[namespace], self._counts[namespace]
+        if not count:
+            ages.clear()
+        elif len(ages) > 2 * count + STALE_ALLOWANCE:
+            self._ages[namespace] = deque(age for age in ages if self._is_remembered(*age))
 
     def restore(self, remembered: dict[bytes, Remembered]) -> None:
         for serial, (key, entry) in enumerate(remembered.items(), 1):

@@ -28,7 +28,7 @@ from coordinator.machine.graph import (
 )
 from coordinator.machine.hashindex import HashIndex
 from coordinator.machine.leaserows import LeaseTable
-from coordinator.machine.levels import LEVEL, OLDEST
+from coordinator.machine.levels import LEVEL, OLDEST, TASK_NAMES
 from coordinator.machine.limits import MAX_EDGES, MAX_LEASES, MAX_RESOURCES, MAX_SESSIONS
 from coordinator.machine.lockkeys import LockKeys
 from coordinator.machine.names import LOCK, NameTable
@@ -252,10 +252,11 @@ class State:
                 return int(first - 1)
             if not self.holders.after(first - 1):
                 return -1
-        for slot in self.pairs.run(pair_hash(resource, owner)):
-            if resources[slot] == resource and owners[slot] == owner:
-                return slot
-        return -1
+        run = self.pairs.run(pair_hash(resource, owner))
+        found = (slot for slot in run if resources[slot] == resource and owners[slot] == owner)
+        # A task and a client of its name may both have one, from lower levels. Which comes first in the run, the order
+        # of insertion says, of which a restored node knows nothing.
+        return min(found, default=-1) if self.level >= TASK_NAMES else next(found, -1)
 
     def find_leases(self, resources: npt.NDArray[np.int64], owner: int) -> npt.NDArray[np.int64]:
         """The same for many."""

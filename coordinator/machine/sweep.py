@@ -6,17 +6,18 @@ not yet reached here is refused and not counted as held all the same: the rules 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from coordinator.machine import garbage, holders, leases, sessions, shards, tasks, tombstones, waiters, workers
 from coordinator.machine.budget import Budget
 from coordinator.machine.columns import FREE, Slots
 from coordinator.machine.leaserows import OWNED
+from coordinator.machine.levels import CHARGED_HOLDS
 from coordinator.machine.limits import SAFETY_BUFFER_MS
 from coordinator.machine.names import LOCK
 from coordinator.machine.state import ACTIVE, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
-
-CHECKED_AT_ONCE = 2_000
 
 
 def sweep(state: State, budget: Budget, cuts: Budget) -> int:
@@ -51,20 +52,24 @@ def _keep_agenda(state: State, budget: Budget) -> None:
         if kind == WAITER_DEADLINE:
             waiter = state.waiters[number]
             waiters.dismiss(state, waiter, "expired")
-            waiters.settle(state, waiter.keys)
+            _settle(state, waiter.keys, budget)
         elif kind == WORKER_MOMENT:
             budget.expiries -= workers.moment(state, number) // shards.SHARDS_PER_EXPIRY
         else:
             waiters.delay_over(state, number)
+            _settle(state, (number,), budget)
+
+
+def _settle(state: State, keys: Iterable[int], budget: Budget) -> None:
+    if state.level >= CHARGED_HOLDS:
+        budget.expiries -= waiters.settle(state, keys, budget.expiries)
+    else:
+        waiters.settle(state, keys)
 
 
 def _end_sessions(state: State, budget: Budget) -> None:
     table = state.sessions
-    while budget.expiries > 0 and budget.checks > 0:
-        slots = state.session_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
-        if not len(slots):
-            return
-        budget.checks -= len(slots)
+    while len(slots := budget.take(state, state.session_timers)):
         for slot in slots.tolist():
             expiry_ms = table.expiry_ms[slot]
             if table.state[slot] == ACTIVE:
@@ -91,7 +96,7 @@ def drain(state: State, budget: Budget) -> None:
             if waiter is not None:
                 budget.expiries -= 1
                 waiters.dismiss(state, waiter, "expired")
-                waiters.settle(state, waiter.keys)
+                _settle(state, waiter.keys, budget)
         while (together := state.copies.of_session.get(slot + 1)) is not None:
             if budget.expiries <= 0:
                 return
@@ -101,32 +106,46 @@ def drain(state: State, budget: Budget) -> None:
             if budget.expiries <= 0:
                 return
             budget.expiries -= 1
-            _lapse(state, state.sessions.head[slot] - 1)
+            lease = state.sessions.head[slot] - 1
+            if state.leases.kind[lease] == LOCK:
+                _end_holds(state, state.leases.resource[lease], [lease], budget)
+            else:
+                leases.lapse(state, lease)
         sessions.closed(state, slot)
 
 
-def _lapse(state: State, slot: int) -> None:
-    if state.leases.kind[slot] == LOCK:
-        waiters.settle(state, [state.leases.resource[slot]])
+def _end_holds(state: State, key: int, slots: list[int], budget: Budget) -> None:
+    """Ends these holds of the key, whose turn it is, and as many others that are over as the budget allows."""
+    if state.level >= CHARGED_HOLDS:
+        budget.expiries -= waiters.lapse(state, key, slots, budget.expiries)
     else:
-        leases.lapse(state, slot)
+        waiters.settle(state, (key,))
 
 
 def _expire_leases(state: State, budget: Budget) -> None:
-    while budget.expiries > 0 and budget.checks > 0:
-        slots = state.lease_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
-        if not len(slots):
-            return
-        budget.checks -= len(slots)
+    while len(slots := budget.take(state, state.lease_timers)):
         over = _due(state, slots)
         budget.expiries -= len(over)
+        holds: dict[int, list[int]] = {}
         for slot in over.tolist():
             # A lock settled for one slot may have ended others of this batch, or a new hold may have taken one over.
             if state.leases.state[slot] == EXPIRED:
                 if state.leases.expiry_ms[slot] + SAFETY_BUFFER_MS <= state.now_ms:
                     leases.forget(state, slot)
-            elif state.leases.state[slot] == ACTIVE and leases.effective_expiry(state, slot) <= state.now_ms:
-                _lapse(state, slot)
+            elif not _is_over(state, slot):
+                continue
+            elif state.leases.kind[slot] != LOCK:
+                leases.lapse(state, slot)
+            elif state.level >= CHARGED_HOLDS:
+                holds.setdefault(state.leases.resource[slot], []).append(slot)
+            else:
+                waiters.settle(state, (state.leases.resource[slot],))
+        for key, ending in holds.items():
+            _end_holds(state, key, [slot for slot in ending if _is_over(state, slot)], budget)
+
+
+def _is_over(state: State, slot: int) -> bool:
+    return state.leases.state[slot] == ACTIVE and leases.effective_expiry(state, slot) <= state.now_ms
 
 
 def _due(state: State, slots: Slots) -> Slots:

@@ -49,8 +49,6 @@ from coordinator.machine.taskrows import (
     first_ready,
 )
 
-CHECKED_AT_ONCE = 2_000
-
 # --- taking in --------------------------------------------------------------------------------------------------------
 
 
@@ -287,11 +285,7 @@ def unknown_task(queue: str) -> Denied:
 def keep_time(state: State, budget: Budget) -> None:
     """Looks at tasks whose moment may have come: a delay is over, an owner is late, what is done may be forgotten."""
     table = state.tasks
-    while budget.expiries > 0 and budget.checks > 0:
-        slots = state.task_timers.take(state.now_ms, min(CHECKED_AT_ONCE, budget.expiries, budget.checks))
-        if not len(slots):
-            return
-        budget.checks -= len(slots)
+    while len(slots := budget.take(state, state.task_timers)):
         for slot in slots.tolist():
             if table.state[slot] and table.expiry_ms[slot] <= state.now_ms:
                 budget.expiries -= 1

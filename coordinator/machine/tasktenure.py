@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from coordinator.machine import leases, taskmoves, waiters
+from coordinator.machine.levels import TASK_NAMES
 from coordinator.machine.names import CLIENT, LOCK, RESOURCE
 from coordinator.machine.namespaces import LEASES, Namespace
 from coordinator.machine.state import ACTIVE, Lock, State
@@ -149,6 +150,9 @@ def keep_resource(state: State, namespace: Namespace, slot: int, resource_id: st
     table.resource[slot] = resource + 1
     holder = holder_of(state.task_id(slot))
     owner = names.intern(CLIENT, namespace.number, holder)
+    if state.level >= TASK_NAMES and (namesake := state.find_lease(resource, owner)) >= 0:
+        # A client got it before that was refused. It did not end it: so it is told, and the safety buffer begins.
+        leases.lapse(state, namesake)
     lease = leases.create(state, RESOURCE, resource, owner, None, 0, None)
     namespace.used[LEASES] += 1
     number, token = state.lease_id(lease), state.leases.token[lease]
@@ -158,7 +162,7 @@ def keep_resource(state: State, namespace: Namespace, slot: int, resource_id: st
 
 def holder_of(task_id: int) -> str:
     """Who has the lease on a task's resource, as clients see it."""
-    return f"task {task_id:016x}"
+    return f"{leases.TASK}{task_id:0{leases.TASK_DIGITS}x}"
 
 
 def _let_go(state: State, slot: int) -> None:

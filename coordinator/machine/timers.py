@@ -3,7 +3,8 @@
 A row's `timer` is the bucket its one valid index entry is in (0: none). An entry promises only that the slot is looked
 at no later than when it is due; renewing moves the expiry and leaves the entry where it is, and when the bucket comes
 due the slot is checked and entered anew. Buckets are derived from the `timer` column, and a due bucket is worked off in
-slot order, so a restored replica expires the same slots in the same entry.
+slot order, so a restored replica expires the same slots in the same entry. What only a node that did not restart has
+(entries that are not valid any more, a bucket filed by ranges) may decide nothing: not even where a batch ends.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ RANGE_SHIFT = 16
 RANGE_SLOTS = 1 << RANGE_SHIFT
 """A bucket with so many entries is filed by ranges of so many slots."""
 STALE_ALLOWANCE = 64
+LOOKED_AT_ONCE = 1_024
 
 
 def bucket_of(at_ms: int) -> int:
@@ -157,18 +159,41 @@ class TimerIndex:
             waiting += len(self._buckets[bucket]) + sum(map(len, self._wide.get(bucket, {}).values()))
         return waiting
 
-    def take(self, now_ms: int, limit: int) -> Slots:
-        """Up to `limit` slots to look at, earliest bucket first, in slot order; they have no entry afterwards."""
-        while True:
+    def take(self, now_ms: int, limit: int, *, steady: bool) -> Slots:
+        """Up to `limit` slots to look at, earliest bucket first, in slot order; they have no entry afterwards.
+
+        A batch ends where its bucket does. Not `steady` (`levels.STEADY_BATCHES`): also with a range of it, and where
+        there are entries that are not valid any more, so that two nodes' batches may differ.
+        """
+        found: list[Slots] = []
+        left = limit
+        while left > 0 and not (found and (not steady or self._is_worked_off)):
             if not len(self._due) and not self._open(now_ms >> TIMER_SHIFT):
-                return NOTHING
-            taken, self._due = self._due[:limit], self._due[limit:]
-            self._entries -= len(taken)
-            taken = np.compress(self._table.column("timer")[taken] == self._due_bucket, taken)
-            if len(taken):
-                self._table.touch_many(taken)
-                self._table.column("timer")[taken] = 0
-                return taken
+                break
+            valid = self._next_valid(left, max(left, LOOKED_AT_ONCE) if steady else left)
+            if len(valid):
+                found.append(valid)
+                left -= len(valid)
+        if not found:
+            return NOTHING
+        taken = np.concatenate(found)
+        self._table.touch_many(taken)
+        self._table.column("timer")[taken] = 0
+        return taken
+
+    @property
+    def _is_worked_off(self) -> bool:
+        """Nothing is left of the due bucket."""
+        return not len(self._due) and not self._due_ranges
+
+    def _next_valid(self, most: int, looked_at: int) -> Slots:
+        """Up to `most` that are valid, of the next `looked_at` entries; those up to the last of them are gone."""
+        entries = self._due[:looked_at]
+        places = np.flatnonzero(self._table.column("timer")[entries] == self._due_bucket)[:most]
+        end = int(places[-1]) + 1 if len(places) == most else len(entries)
+        self._due = self._due[end:]
+        self._entries -= end
+        return entries[places]
 
     def _open(self, last: int) -> bool:
         if not self._due_ranges:

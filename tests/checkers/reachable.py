@@ -96,10 +96,12 @@ class WatchedMachine(Machine):
             return super()._apply_one(raw)
         if self._sweeps:
             self._step()
-        self._sweeps = False
+        command = _command(raw)
+        self._sweeps = isinstance(command, c.Sweep)
         result = super()._apply_one(raw)
         self.sets += isinstance(result, SetTaken) and result.condemned
-        self._step(deleted=_deleted(raw, result))
+        self._step(deleted=_deleted(command, result))
+        self._sweeps = False
         return result
 
     def _step(self, deleted: int | None = None) -> None:
@@ -127,9 +129,11 @@ class WatchedMachine(Machine):
         return sorted(map(self._name, picture.usable - picture.reachable(self.state.now_ms, set())))
 
 
-def _deleted(raw: bytes, result: Any) -> int | None:
-    """The resource that somebody ordered to be deleted."""
+def _command(raw: bytes) -> c.Command | None:
     request = decode_command(raw)
-    if isinstance(request, Denied) or isinstance(result, Denied) or not isinstance(request.command, c.DeleteResource):
-        return None
-    return int(result.reclaim_id)
+    return None if isinstance(request, Denied) else request.command
+
+
+def _deleted(command: c.Command | None, result: Any) -> int | None:
+    """The resource that somebody ordered to be deleted."""
+    return int(result.reclaim_id) if isinstance(command, c.DeleteResource) and not isinstance(result, Denied) else None

@@ -214,8 +214,9 @@ def timed_table(count: int) -> Timed:
     return table
 
 
+@pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_large_bucket_is_worked_off_in_slot_order(small_steps: None, seed: int) -> None:
+def test_a_large_bucket_is_worked_off_in_slot_order(small_steps: None, seed: int, steady: bool) -> None:
     """Also by an index that is built anew in the middle of it."""
     chance = random.Random(seed)
     table = timed_table(600)
@@ -233,7 +234,7 @@ def test_a_large_bucket_is_worked_off_in_slot_order(small_steps: None, seed: int
     assert index.valid_entries() == {slot: (at_ms >> TIMER_SHIFT) + 1 for slot, at_ms in due.items()}
     expected = sorted(due, key=lambda slot: (due[slot], slot))
     taken: list[int] = []
-    while len(slots := index.take(10 << TIMER_SHIFT, chance.choice((1, 7, 40)))):
+    while len(slots := index.take(10 << TIMER_SHIFT, chance.choice((1, 7, 40)), steady=steady)):
         taken += slots.tolist()
         if chance.random() < 0.1:
             index = TimerIndex(table)

@@ -237,3 +237,40 @@ def test_the_oldest_of_the_largest_goes_first(seed: int) -> None:
             most = min(measure, key=lambda space: (-measure[space], int.from_bytes(space, "little")))
             del plain[next(each for each in plain if each[:2] == most)]
         assert list(requests.remembered) == list(plain) and requests.size_bytes == sum(plain.values())
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_forgotten_before_its_turn_needs_no_room_and_changes_no_order(
+    monkeypatch: pytest.MonkeyPatch, seed: int, shares: bool
+) -> None:
+    """Against one that drops nothing of what it skips, and one that was restored."""
+    chance = random.Random(seed)
+    requests, plain, restored = (Requests(max_requests=150, memory_ms=900) for _ in range(3))
+    dropped = 0
+    for number in range(4_000):
+        key = key_of(chance.choice((0, 1, 1, 1, 7)), chance.randrange(200).to_bytes(2, "big"))
+        gone = chance.random() < 0.5
+        for each in (requests, restored, plain):
+            monkeypatch.setattr("coordinator.machine.requests.STALE_ALLOWANCE", 1 << 40 if each is plain else 2)
+            each.remember(key, b"", r.LeaseReleased(0), number, 1, shares=shares)
+            each.forget_old(number)
+            if gone:
+                each.forget(key)
+        if chance.random() < 0.05:
+            restored = Requests(max_requests=150, memory_ms=900)
+            restored.restore(requests.remembered)
+        assert list(requests.remembered) == list(plain.remembered) == list(restored.remembered)
+        dropped = max(dropped, *(len(plain._ages[each]) - len(requests._ages.get(each, ())) for each in plain._ages))
+    assert dropped > 20
+
+
+def test_waits_that_are_cancelled_leave_nothing_behind_an_older_request(driver: Driver) -> None:
+    driver.do(c.CreateSession("a", 60_000), request_id=b"older")
+    driver.lock(client="holder", lease_ms=600_000)
+    for number in range(500):
+        waits = driver.lock(client="w", block_ms=60_000, request_id=b"%d" % number)
+        assert isinstance(driver.do(c.CancelWaiter(waits.waiter_id, b"%d" % number)), r.WaitCancelled)
+    requests = driver.machine.state.requests
+    assert list(requests.remembered) == [key_of(0, b"older")]
+    assert sum(map(len, requests._ages.values())) < 100

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tests.sim.faults import Faults
 from tests.sim.plan import Fault, Kinds
-from tests.sim.wires import Wires
+from tests.sim.wires import End, Wires
 
 KINDS: Kinds = {
     "client_stop": (5.0, lambda rng: rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 4.0)))),
@@ -25,9 +25,10 @@ class Victim(Protocol):
 
     name: str
 
-    def stop(self, seconds: float) -> None: ...
+    def stop(self, seconds: float) -> bool:
+        """Whether it ran; likewise `kill`."""
 
-    def kill(self, down_s: float, *, silently: bool) -> None: ...
+    def kill(self, down_s: float, *, silently: bool) -> bool: ...
 
     def go_on(self) -> None: ...
 
@@ -52,13 +53,13 @@ class ClientFaults(Faults):
             return list(self.victims)
         return [self.victims[int(fault.dice[1] * len(self.victims))]]
 
-    def _do_client_stop(self, fault: Fault) -> None:
-        for victim in self._chosen(fault):
-            victim.stop(fault.seconds)
+    def _do_client_stop(self, fault: Fault) -> bool:
+        stopped = [victim.stop(fault.seconds) for victim in self._chosen(fault)]
+        return any(stopped)
 
-    def _do_client_kill(self, fault: Fault) -> None:
-        for victim in self._chosen(fault)[:1]:
-            victim.kill(fault.seconds, silently=fault.dice[2] < 0.3)
+    def _do_client_kill(self, fault: Fault) -> bool:
+        silently = fault.dice[2] < 0.3
+        return self._chosen(fault)[0].kill(fault.seconds, silently=silently)
 
     def _ways(self, fault: Fault) -> list[tuple[str, str]]:
         """Between some clients and a node, or all of them: both ways, there only, or back only."""
@@ -68,18 +69,31 @@ class ClientFaults(Faults):
         back = [(node, client) for client, node in pairs] if fault.dice[2] > 0.3 else []
         return there + back
 
-    def _do_wire_cut(self, fault: Fault) -> None:
-        self.wires.cut(self._ways(fault), fault.seconds)
-
-    def _do_wire_lag(self, fault: Fault) -> None:
-        self.wires.lag(self._ways(fault), 0.02 + 1.5 * fault.dice[0] ** 2, fault.seconds)
-
-    def _do_wire_reset(self, fault: Fault) -> None:
+    def _ends(self, fault: Fault) -> Iterator[End]:
+        """Of connections that are there."""
         for client, node in self._ways(fault):
-            for end in self.wires.between(client, node):
-                self.wires.reset(end)
+            yield from self.wires.between(client, node)
 
-    def _do_wire_silence(self, fault: Fault) -> None:
-        for client, node in self._ways(fault):
-            for end in self.wires.between(client, node):
-                self.wires.silence(end)
+    def _do_wire_cut(self, fault: Fault) -> bool:
+        ways = self._ways(fault)
+        self.wires.cut(ways, fault.seconds)
+        return bool(ways)
+
+    def _do_wire_lag(self, fault: Fault) -> bool:
+        ways = self._ways(fault)
+        self.wires.lag(ways, 0.02 + 1.5 * fault.dice[0] ** 2, fault.seconds)
+        return bool(ways)
+
+    def _do_wire_reset(self, fault: Fault) -> bool:
+        met = False
+        for end in self._ends(fault):
+            self.wires.reset(end)
+            met = True
+        return met
+
+    def _do_wire_silence(self, fault: Fault) -> bool:
+        met = False
+        for end in self._ends(fault):
+            self.wires.silence(end)
+            met = True
+        return met

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -106,7 +107,7 @@ class SimFile:
             # The disk fills up in the middle of a write: what fitted is there. What was reserved before fits.
             self._write(data[: max(0, len(data) - grows + room)], offset)
             self._disk.room = 0
-            raise OSError(errno.ENOSPC, "no space left", self._path)
+            raise self._disk.no_space(self._path)
         if room is not None:
             self._disk.room = room - grows
         self._write(data, offset)
@@ -127,7 +128,7 @@ class SimFile:
             return
         if self._disk.room is not None:
             if size - held > self._disk.room:
-                raise OSError(errno.ENOSPC, "no space left", self._path)
+                raise self._disk.no_space(self._path)
             self._disk.room -= size - held
         _resize(self._inode.current, size)
         self._inode.unsynced.append((size, None))
@@ -169,6 +170,8 @@ class SimDisk:
         self._durable_names: dict[str, _Inode] = {}
         self._unsynced_names: list[tuple[str, str, str, _Inode | None]] = []
         self._failures: dict[str, list[OSError]] = {}
+        self.met: Counter[str] = Counter()
+        """What somebody really ran into."""
 
     # --- faults -----------------------------------------------------------------------------------------------
 
@@ -256,7 +259,12 @@ class SimDisk:
             self.on_operation(operation, path)
         failures = self._failures.get(operation)
         if failures:
+            self.met["disk errors that were met"] += 1
             raise failures.pop(0)
+
+    def no_space(self, path: str) -> OSError:
+        self.met["full disks that were met"] += 1
+        return OSError(errno.ENOSPC, "no space left", path)
 
     # --- ports.Disk -------------------------------------------------------------------------------------------
 
@@ -273,7 +281,7 @@ class SimDisk:
     def create(self, path: str) -> SimFile:
         self.enter("create", path)
         if self.full:
-            raise OSError(errno.ENOSPC, "no space left", path)
+            raise self.no_space(path)
         self._change(("link", path, "", _Inode()))
         return SimFile(self, self._names[path], path)
 

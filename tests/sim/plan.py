@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.options import MIB, Limits, Timing
+from coordinator.machine.limits import MAX_EXPIRIES_PER_ENTRY
 
 WARM_UP_S = 2.0
 """Before the first fault: time for a leader."""
@@ -58,6 +59,13 @@ class Plan:
     def stream(self) -> int:
         """The seed of all that chance decides in the run itself."""
         return self.seed if self.shared else random.Random(f"world {self.workload} {self.seed}").getrandbits(64)
+
+    @property
+    def expiries_an_entry(self) -> int:
+        """How much of what is due an entry may work off: now and then so little that some is always left."""
+        usual = MAX_EXPIRIES_PER_ENTRY
+        drawn = random.Random(f"expiries {self.workload} {self.seed}").choice((usual, usual, usual, 12, 3))
+        return usual if self.shared else drawn
 
     def with_faults(self, faults: Sequence[Fault]) -> Plan:
         return replace(self, faults=tuple(faults))

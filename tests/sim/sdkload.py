@@ -85,22 +85,26 @@ class User:
         self.program = Program(load.world, load.wires, self.name, address, rate, self._rng.uniform(0, 10_000))
         self._spawn(self._live(self.program))
 
-    def stop(self, seconds: float) -> None:
-        if self.program is not None:
-            self._load.count("stopped")
-            self.program.stop(seconds)
+    def stop(self, seconds: float) -> bool:
+        if self.program is None:
+            return False
+        self._load.count("stopped")
+        self.program.stop(seconds)
+        return True
 
     def go_on(self) -> None:
         if self.program is not None:
             self.program.go_on()
 
-    def kill(self, down_s: float, *, silently: bool) -> None:
-        if self.program is not None:
-            self._load.count("killed")
-            self.program.die(silently=silently)
-            self._load.one_body.died(self.client_id)
-            self.program = None
-            self._load.world.at(down_s, self.start)
+    def kill(self, down_s: float, *, silently: bool) -> bool:
+        if self.program is None:
+            return False
+        self._load.count("killed")
+        self.program.die(silently=silently)
+        self._load.one_body.died(self.client_id)
+        self.program = None
+        self._load.world.at(down_s, self.start)
+        return True
 
     @property
     def client_id(self) -> str:

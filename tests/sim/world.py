@@ -22,9 +22,13 @@ from cluster.ports import Member, Message, Outcome
 from cluster.reads import ReadDone
 from cluster.recordfile import RecordFileCorrupt
 from cluster.snapshotfile import SnapshotCorrupt
+from tests.checkers.violation import Violation
 from tests.reference.register import RegisterMachine
 from tests.sim.disk import SimCrash, SimDisk
 from tests.sim.network import SimNetwork, SimTransport
+
+BUSY_EVENTS, BUSY_S = 100_000, 0.05
+"""More in less time is somebody who does something again and again and waits for nothing: it would never end."""
 
 
 class NodeStopped(BaseException):
@@ -308,11 +312,18 @@ class World:
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Let events happen until `condition` holds, for at most that many simulated seconds."""
         end, events, watchers, acted, pop = self.now + seconds, self._events, self.watchers, self.acted, heapq.heappop
+        busy_since, left = self.now, BUSY_EVENTS
         while not condition():
             if not events or events[0][0] > end:
                 self.now = end
                 return condition()
             self.now, _, callback = pop(events)
+            left -= 1
+            if not left:
+                took_s = self.now - busy_since
+                if took_s < BUSY_S:
+                    raise Violation("time_goes_on", f"{BUSY_EVENTS} events in {took_s:.6f} s, of {', '.join(acted)}")
+                busy_since, left = self.now, BUSY_EVENTS
             callback()
             if acted:
                 for watch in watchers:
