@@ -47,7 +47,8 @@ class Scripted:
         raw = await request.read()
         peer = request.transport.get_extra_info("peername")[1] if request.transport else 0
         path = request.path.removeprefix("/api/v1")
-        self.asked.append(Asked(request.method, path, json.loads(raw) if raw else None, peer, clock.now()))
+        body = json.loads(raw) if raw and request.content_type == "application/json" else None
+        self.asked.append(Asked(request.method, path, body, peer, clock.now()))
         reply = await self.reply(self.asked[-1])
         if reply is None and request.transport is not None:
             request.transport.abort()

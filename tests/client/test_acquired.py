@@ -66,6 +66,20 @@ async def _queued(client: Client, key: str) -> bool:
     return bool((await client.call("GET", f"/locks/{key}"))["queue_length"])
 
 
+def test_who_waits_for_its_loss_is_told_when_it_is_released(endpoints: list[str]) -> None:
+    async def scenario() -> None:
+        async with Client(endpoints) as client:
+            held = await client.lock("acquired/waited-for", TTL).acquire()
+            waiting = asyncio.ensure_future(held.wait_lost())
+            await held.release()
+            async with asyncio.timeout(30):
+                assert "released" in await waiting
+            with pytest.raises(LockLost, match="released"):
+                held.check()
+
+    run(scenario)
+
+
 def test_tasks_that_share_it_give_back_each_its_own(endpoints: list[str]) -> None:
     async def scenario() -> None:
         async with Client(endpoints) as client:

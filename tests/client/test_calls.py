@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -232,6 +233,25 @@ def test_a_call_ends_by_its_deadline(method: str, kind: type[Exception]) -> None
             assert len(node.asked) == 1
 
     run(scenario)
+
+
+def test_a_long_attempt_does_not_end_on_a_whole_second() -> None:
+    """As aiohttp has it of those longer than five seconds, up to a second after the deadline."""
+    waits, ends = 100.0, list[float]()
+
+    class Noting(asyncio.SelectorEventLoop):
+        def call_at(self, when: float, *called: Any, **more: Any) -> asyncio.TimerHandle:
+            if abs(when - self.time() - waits) < SLACK_S:
+                ends.append(when)
+            return super().call_at(when, *called, **more)
+
+    async def scenario() -> None:
+        async with one(in_turn(ok({}))) as (_, client):
+            await client.call("POST", "/thing", waits=waits)
+
+    with asyncio.Runner(loop_factory=Noting) as runner:
+        runner.run(scenario())
+    assert ends and all(end % 1 for end in ends)
 
 
 def test_no_attempt_begins_that_could_not_be_answered_any_more() -> None:

@@ -33,6 +33,20 @@ def test_a_file_takes_a_newer_token_and_the_same_again_but_no_older(tmp_path: Pa
     assert sorted(each.name for each in tmp_path.iterdir()) == ["state.json", "state.json.fence"]
 
 
+def test_a_file_has_one_fence_by_whatever_name_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "current").symlink_to("v1")
+    path, link = tmp_path / "v1" / "report", tmp_path / "report"
+    link.symlink_to(path)
+    FileGuard(path).write(b"new", 9)
+    for name in (link, tmp_path / "current" / "report"):
+        with pytest.raises(StaleToken):
+            FileGuard(name).write(b"late", 8)
+        FileGuard(name).write(b"newer", 10)
+    assert link.is_symlink() and path.read_bytes() == b"newer" and FileGuard(path).newest() == 10
+    assert sorted(each.name for each in path.parent.iterdir()) == ["report", "report.fence"]
+
+
 def test_a_writer_in_the_way_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
     guard = FileGuard(tmp_path / "f", timeout=0.05)
     guard.write(b"x", 1)

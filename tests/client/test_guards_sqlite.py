@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from coordinator.client import Invalid, NotFound, NotHeld, StaleToken
+from coordinator.client import Denied, HoldfastError, Invalid, NotFound, NotHeld, StaleToken
 from coordinator.client.guards_sql import SqlGuard, _written
 from tests.client import zombie
 
@@ -49,6 +49,18 @@ def test_once_is_once(connection: sqlite3.Connection) -> None:
 def test_a_row_that_is_not_there_is_not_a_stale_token(connection: sqlite3.Connection) -> None:
     with pytest.raises(NotFound):
         zombie.ITEMS.update(connection, "nothing", 5, "quantity = 1")
+
+
+def test_a_key_that_several_rows_have_is_not_a_stale_token(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "twice")
+    connection.execute("CREATE TABLE accounts (name TEXT, balance INTEGER, token INTEGER NOT NULL DEFAULT 0)")
+    connection.executemany("INSERT INTO accounts VALUES ('a', ?, 0)", [(1,), (2,)])
+    connection.commit()
+    with pytest.raises(HoldfastError, match=r"2 rows 'a'.* roll back") as told, connection:
+        SqlGuard("accounts", key="name", token="token").update(connection, "a", 5, "balance = 0")
+    assert (told.value.code, isinstance(told.value, Denied)) == ("key_not_unique", False)
+    assert connection.execute("SELECT balance, token FROM accounts").fetchall() == [(1, 0), (2, 0)]
+    connection.close()
 
 
 def test_a_table_of_its_own_admits_a_transaction(connection: sqlite3.Connection) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.client import Client, Compacted, Gone, NotFound, NotHeld
+from coordinator.client.holders import NotDropped
 from coordinator.client.watch import Event
 from tests.client.running import run
 from tests.waiting import until
@@ -219,6 +220,24 @@ def test_who_left_does_not_join_again(endpoints: list[str], tmp_path: Path) -> N
             with pytest.raises(NotFound):
                 await client.call("GET", "/holders/left")
             assert not holder.serving and not file.exists()
+
+    run(scenario)
+
+
+def test_one_that_cannot_begin_leaves_no_session(endpoints: list[str]) -> None:
+    """It would be kept for as long as the client lives, and nobody could end it."""
+
+    async def scenario() -> None:
+        def drop(resource_id: str, incarnation: str) -> None:
+            raise OSError("the disk is full")
+
+        async with Client(endpoints) as client:
+            copies = {"be/never": "0000000000000001"}
+            with pytest.raises(NotDropped):
+                async with client.holder("cannot-begin", drop, copies=lambda: copies, session_ttl=30.0):
+                    raise AssertionError
+            sessions = (await client.call("GET", "/sessions"))["sessions"]
+            assert client.client_id not in {each["client_id"] for each in sessions}
 
     run(scenario)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from coordinator.client import Client, LockBusy, OutcomeUnknown, clock
+from coordinator.client import Client, LockBusy, OutcomeUnknown, Unavailable, clock
 from coordinator.client.acquisitions import HANG_UP_AFTER_S
 from tests.client.links import Link, links
 from tests.client.running import run
@@ -179,6 +179,36 @@ def test_a_grant_that_is_over_when_it_is_heard_of_says_nothing_of_the_lock() -> 
             held = await client.lock("k", 10.0, wait=0).acquire()
             assert held.token == 2 and clock.now() - begun < 5
             assert len(set(first)) == 2
+
+    run(scenario)
+
+
+def test_what_was_asked_again_in_an_outage_is_given_back_after_it() -> None:
+    """That it could not be asked again says nothing of the first time."""
+
+    async def scenario() -> None:
+        released = asyncio.Event()
+
+        async def reply(asked: Asked) -> web.Response | None:
+            if asked.path == "/locks/acquire":
+                return refused(503, outcome)
+            if asked.path == "/locks/release":
+                released.set()
+                return ok({})
+            holds = [{"client_id": names[0], "fencing_token": 1}] if outcome == "over" else []
+            return ok({"holders": holds, "waiters": []})
+
+        async with scripted(reply) as node, Client(node.address, timeout=0.3) as client:
+            for told, error in (("unknown", OutcomeUnknown), ("retry", Unavailable)):
+                outcome = told
+                with pytest.raises(error):
+                    await client.lock("k", 10.0, wait=0).acquire()
+                assert len(client.acquisitions) == 1
+            names = [asked.body["client_id"] for asked in node.of("/locks/acquire")]
+            outcome = "over"
+            async with asyncio.timeout(60):
+                await released.wait()
+            await until(lambda: not len(client.acquisitions), "it to be settled")
 
     run(scenario)
 

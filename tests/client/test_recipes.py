@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from coordinator.client import Client, Held, Leader, LockBusy
+from coordinator.client import Client, Held, Leader, LockBusy, LockLost
 from tests.cli.processes import Up
 from tests.client.running import cable_to, run
 from tests.waiting import until
@@ -59,6 +59,24 @@ def test_a_leader_cut_off_stops_and_stands_again(cluster: Up, endpoints: list[st
             await leading
             assert lost == ["x"] and stopped_with[0] > 0
             assert sorted({*tokens_then, *tokens}) == [tokens[0], tokens_then[1], tokens[1]]
+
+    run(scenario)
+
+
+def test_a_leader_that_loses_another_lock_is_not_elected_again(endpoints: list[str]) -> None:
+    async def scenario() -> None:
+        tokens: list[int] = []
+        async with Client(endpoints) as client:
+
+            async def lead(held: Held) -> None:
+                tokens.append(held.token)
+                if len(tokens) < 3:
+                    async with held.guard(work=100.0):
+                        raise AssertionError
+
+            with pytest.raises(LockLost, match="use a longer ttl"):
+                await client.election("another-lost").run(lead)
+            assert len(tokens) == 1
 
     run(scenario)
 

@@ -6,9 +6,12 @@ import asyncio
 import sys
 from typing import Any
 
+from aiohttp import web
+
 from coordinator.client import Client, ReclaimItem, clock
 from tests.cli.processes import REPOSITORY, Up
 from tests.client.running import cable_to, run
+from tests.client.scripted import Asked, ok, refused, scripted
 from tests.waiting import until
 
 KILLED = """
@@ -179,5 +182,39 @@ def test_what_a_killed_worker_had_is_done_by_another(endpoints: list[str]) -> No
             assert [(item.resource_id, item.attempt) for item in done] == [("killed/1", 2)]
             await _cancelled(worker)
             assert await _left(client, "killed") == []
+
+    run(scenario)
+
+
+def test_a_claim_that_is_repeated_is_worth_what_the_node_says_is_left() -> None:
+    """Its answer was lost, and the worker asks again after the outage: by then others may have what it was granted."""
+
+    async def scenario() -> None:
+        begun: list[str] = []
+        left_ms = {"over": 0, "half": 15_000, "most": 29_000}
+
+        async def handler(item: ReclaimItem) -> None:
+            begun.append(item.reclaim_id)
+
+        async def reply(asked: Asked) -> web.Response | None:
+            if asked.path == "/reclaims/claim" and left:
+                name = left.pop(0)
+                item = {"reclaim_id": name, "resource_id": "r", "kind": "k", "token": 1, "attempt": 1, "age_ms": 0}
+                return ok({"items": [item], "claim_left_ms": left_ms[name], "left": 0, "retry_in_ms": None})
+            if asked.path == "/reclaims/claim":
+                await asyncio.Event().wait()
+            return refused(403, "denied", "not_holder") if asked.path == "/reclaims/renew" else ok({})
+
+        left = list(left_ms)
+        async with scripted(reply) as node, Client(node.address) as client:
+            worker = _working(client, "lost", handler, claim=30.0, grace=0.1)
+            await until(lambda: bool(node.of("/reclaims/ack")), "the one that is the worker's for most of its time")
+            assert begun == ["most"]
+            # The one that is in doubt from the beginning only if its renewal is granted.
+            await until(lambda: bool(node.of("/reclaims/renew")), "the renewal")
+            assert [asked.body["reclaim_id"] for asked in node.of("/reclaims/renew")] == ["half"]
+            worker.cancel()
+            client.calls.timeout = 0.1  # nobody answers what is asked at the end
+            await _cancelled(worker)
 
     run(scenario)

@@ -100,6 +100,28 @@ def test_what_clocks_may_drift_apart_is_taken_off_everywhere(drift: float) -> No
     run(scenario)
 
 
+@pytest.mark.parametrize("drift", [0.01, 0.1])
+def test_what_is_taken_up_with_more_time_than_was_asked_for_is_renewed_as_asked(drift: float) -> None:
+    """The drift is that of all the time it may run: it is no less because less was asked for."""
+    left_s, asked_s = 600.0, 6.0
+
+    async def scenario() -> None:
+        async def reply(asked: Asked) -> web.Response | None:
+            told = {"fencing_token": 1, "lease_id": "1", "reference_count": 1, "reacquired": True}
+            return ok({"ttl_ms": left_s * 1000, **told})
+
+        async with scripted(reply) as node, Client(node.address, drift=drift) as client:
+            held = await client.lock("k", asked_s, reentrant=True).acquire()
+            lease = await client.acquire_lease("r", ttl=asked_s)
+            sure = clock.valid_until(0.0, left_s, drift)
+            assert 0 < held.valid_for <= sure and 0 < lease.valid_for <= sure
+            for due in (held.next_renewal, lease._owner.next_beat):
+                assert due <= clock.now() + asked_s / 3
+            assert held.in_doubt_at <= clock.now() + asked_s / 2
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("drift", [-0.01, 0.11, "0.01", float("nan"), True])
 def test_a_drift_that_is_none_is_refused(drift: Given) -> None:
     async def scenario() -> None:

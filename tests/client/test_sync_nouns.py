@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.client import LockBusy, LockLost, ReclaimItem, Retry, SyncClient, SyncLease, Task
+from coordinator.client import LockBusy, LockLost, ReclaimItem, Retry, SyncClient, SyncHeld, SyncLease, Task
 from tests.waiting import wait_until
 
 
@@ -88,6 +88,19 @@ def test_recipes(client: SyncClient, endpoints: list[str]) -> None:
             pass
         meeting.join(timeout=90)
         assert not meeting.is_alive()
+
+
+def test_a_leader_that_loses_another_lock_is_not_elected_again(client: SyncClient) -> None:
+    led: list[int] = []
+
+    def lead(held: SyncHeld) -> None:
+        led.append(held.token)
+        if len(led) < 3:
+            raise LockLost("another", code="lock_lost")
+
+    with pytest.raises(LockLost, match="another"):
+        client.election("nouns/another-lost").run(lead)
+    assert len(led) == 1
 
 
 def test_a_barrier_that_is_left_by_an_error_waits_for_nobody(client: SyncClient) -> None:

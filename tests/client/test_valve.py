@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from coordinator.client import Client
+from coordinator.client import Client, HoldfastError
 from coordinator.client.valve import ROOM_BYTES, Freed, Relief, SafetyValve
 from coordinator.client.verifier import LeaseVerifier
 from tests.client.gate import Gate
+from tests.client.running import run
+from tests.client.scripted import Asked, refused, scripted
 from tests.waiting import until
 
 
@@ -89,6 +92,43 @@ def test_a_file_that_changed_meanwhile_is_not_freed(cache: Path, tmp_path: Path)
 
     relief = SafetyValve(cache, 5500, tmp_path / "journal", pinned=pinned).relieve()
     assert [one.path for one in relief.freed] == ["b"]
+
+
+def test_a_file_that_is_put_there_while_the_journal_is_written_stays(
+    cache: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    valve, append = SafetyValve(cache, 4500, tmp_path / "journal"), SafetyValve._append
+    happens = [lambda: os.replace(tmp_path / "new", cache / "a"), (cache / "b").unlink]
+
+    def slowly(valve: SafetyValve, records: Sequence[dict[str, Any]]) -> None:
+        append(valve, records)
+        if "freed" in records[0] and happens:
+            happens.pop(0)()
+
+    (tmp_path / "new").write_bytes(b"new")
+    monkeypatch.setattr(SafetyValve, "_append", slowly)
+    relief = valve.relieve()
+    assert (cache / "a").read_bytes() == b"new"
+    # What is gone is freed, whoever did it.
+    assert [one.path for one in relief.freed] == ["b", "c"] == [one.path for one in valve.unreported()]
+
+
+def test_who_refuses_is_not_silent_nor_is_who_is_not_asked(cache: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async def refuse(asked: Asked) -> web.Response | None:
+            return refused(401, "denied", "unauthenticated")
+
+        valve = SafetyValve(cache, 3500, tmp_path / "journal")
+        async with scripted(refuse) as node, Client(node.address) as client:
+            running = asyncio.create_task(valve.run(client, every=0.001, patience=0.0))
+            await until(lambda: len(node.asked) > 5 or len(left(cache)) < 6, "some refusals")
+            await client.close()
+            await asyncio.wait({running}, timeout=10)
+            assert len(left(cache)) == 6 and running.done()
+            error = running.exception()
+            assert isinstance(error, HoldfastError) and error.code == "client_unusable"
+
+    run(scenario)
 
 
 def test_cut_off_it_frees_what_is_not_leased_and_reports_when_contact_returns(

@@ -36,6 +36,8 @@ QUOTAS = {
 BEFORE, AFTER = 300, 1_500
 """Of what is around a traceback's beginning, so much is told."""
 _TRACE = re.compile("Traceback")
+_ELSEWHERE = re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ \S+\] .*\n", re.MULTILINE)
+"""Lines of the gRPC library's own threads: they also fall between those of a trace that another thread prints."""
 _LIBRARY_TRACE = re.compile(
     r"^Traceback \(most recent call last\):\n"
     r'(?:  File "src/python/grpcio/.*\n)+'
@@ -140,7 +142,7 @@ class Target:
 def traces_in(log: str) -> tuple[list[str], int]:
     """The beginnings of those that must not be, and how many the gRPC library alone made: if the client of a call that
     it refuses has gone, it prints one past every logger."""
-    rest, library = _LIBRARY_TRACE.subn("", log)
+    rest, library = _LIBRARY_TRACE.subn("", _ELSEWHERE.sub("", log))
     return [rest[max(0, found.start() - BEFORE) : found.start() + AFTER] for found in _TRACE.finditer(rest)], library
 
 

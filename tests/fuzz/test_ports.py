@@ -33,6 +33,9 @@ def test_a_trace_in_a_log_counts_but_for_what_the_grpc_library_prints_by_itself(
     )
     printed = f"{head}{theirs}{theirs}grpc._cython.cygrpc.ExecuteBatchError: Failed\n"
     assert traces_in(f"a line\n{printed}a line\n{printed}") == ([], 2)
+    line = "E1118 20:55:25.334561   16665 hpack_parser.cc:1031] Error parsing ':scheme' metadata: invalid value\n"
+    halves = f"{line}{head}{theirs}{line}{line}{theirs}grpc._cython.cygrpc.ExecuteBatchError: Failed\n{line}"
+    assert traces_in(halves) == ([], 1)
     handler = f'{head}{theirs}  File "coordinator/rpc/server.py", line 7, in serve\nKeyError: 3\n'
     ours, library = traces_in(handler + printed)
     assert len(ours) == library == 1

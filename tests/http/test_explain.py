@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from coordinator import explaining
 from coordinator.machine import commands as c
 from coordinator.machine import explain as searches
 from coordinator.machine.limits import LANE_FAILURES
+from coordinator.service import SEARCHES_AT_ONCE
 from tests.http.graph import ask, chain, code, loose, put, scenario
 from tests.http.scripted import Client
 from tests.service.lone import LoneHost
@@ -240,3 +242,26 @@ def test_a_search_that_goes_too_far_gives_up(monkeypatch: pytest.MonkeyPatch) ->
         assert (answer["undecided"], answer["total"], answer["reclaims_this"]) == (True, None, None)
 
     scenario(run)
+
+
+def test_a_search_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is under way or waits for others; and then it is in nobody's way."""
+
+    async def run(host: LoneHost, client: Client) -> None:
+        loose(host, *(f"n{n}" for n in range(40)))
+        path = "/resources/n39/explain?timeout_ms=1000"
+        with monkeypatch.context() as patch:
+            patch.setattr(searches, "VISITS_A_SLICE", 10)
+            patch.setattr(explaining, "asyncio", SimpleNamespace(sleep=_for_ever))
+            asked = [path, f"{path}&what_if=revoke:client/a"] * SEARCHES_AT_ONCE
+            async with asyncio.timeout(30):
+                answers = await asyncio.gather(*(ask(client, "GET", each) for each in asked))
+        told = {(status, answer["error"]["code"], answer["error"]["outcome"]) for status, answer in answers}
+        assert told == {(503, "deadline", "retry")}
+        assert (await explained(client, "n39"))["alive"] is True
+
+    scenario(run)
+
+
+async def _for_ever(_: float) -> None:
+    await asyncio.Event().wait()

@@ -336,11 +336,18 @@ def test_a_place_the_log_has_not_reached_is_refused(behind: int) -> None:
     scenario(run, Behind())
 
 
-@pytest.mark.parametrize("place", ["12.", ".", ".1", "1.x", "-1"])
+@pytest.mark.parametrize("place", ["12.", ".", ".1", "1.x", "-1", "1.0", "0.0", "1.00"])
 def test_half_an_event_id_is_refused(place: str) -> None:
-    async def run(_host: LoneHost, client: Client) -> None:
-        for query, headers in ((f"?after={place}", SSE), ("", {**SSE, "Last-Event-ID": place})):
+    """Nor is there an event before the first of a revision: whoever asks from there would miss all that it has."""
+
+    async def run(host: LoneHost, client: Client) -> None:
+        host.run(c.AcquireLease("r", "a", 60_000))
+        for name, query, headers in (
+            ("after", f"?after={place}", SSE),
+            ("Last-Event-ID", "", {**SSE, "Last-Event-ID": place}),
+        ):
             async with client.get(WATCH + query, headers=headers) as answer:
                 assert answer.status == 400
+                assert (await answer.json())["error"]["details"]["field"] == name
 
     scenario(run)

@@ -10,10 +10,13 @@ import pytest
 import uvloop
 
 from coordinator.clientlimits import SEND_S
+from coordinator.http import fullness
 from coordinator.http.access import Gate
+from coordinator.http.fullness import FULL_S
 from coordinator.http.shedding import Shed
 from coordinator.http.whole import ANSWERS, BODY_MOST, HEAD_KEPT_MOST, HEADS_KEPT
 from coordinator.machine.accesscommands import CreateToken, Scope
+from coordinator.machine.commands import AcquireLock
 from coordinator.tokens import ROOT, digest_of, new_id, new_token
 from tests.http.served import ACQUIRE, HELD, LIMIT_S, Served, parsed, post, run, served, waiting
 from tests.http.wires import Caller
@@ -36,6 +39,66 @@ def test_a_client_that_hangs_up_leaves_the_queue(runs: Any) -> None:
             await until(lambda: machine.counts().waiters == 0, "nobody that waits")
 
     runs(scenario())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("behind", [post(ACQUIRE, HELD) * 4_000, post(ACQUIRE, b" " * 600_000)[:-1]])
+@pytest.mark.parametrize("runs", [asyncio.run, uvloop.run])
+def test_a_client_that_hangs_up_leaves_the_queue_also_when_it_is_not_read_any_more(
+    runs: Any, behind: bytes, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much came behind its request that the end of it is not seen. Its place among the connections is free again."""
+    monkeypatch.setattr(fullness, "FULL_S", 0.1)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(LIMIT_S), served(whole=whole) as found:
+            await found.ask(post(ACQUIRE, HELD))
+            await until(lambda: not found.connections, "the end of the first")
+            _, writer = await found.dial()
+            writer.write(waiting())
+            machine = found.host.replica.machine
+            await until(lambda: machine.counts().waiters == 1, "one that waits")
+            (connection,) = found.connections
+            wire: Any = connection.transport
+            writer.write(behind)
+            await until(lambda: not wire.is_reading(), "a connection that is full")
+            writer.transport.abort()
+            await until(lambda: machine.counts().waiters == 0, "nobody that waits")
+            await until(lambda: not found.connections, "no connection")
+
+    runs(scenario())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_is_not_read_for_a_while_is_cut_off_only_behind_one_request(whole: bool) -> None:
+    """Those who send many at once have them answered one after the other, however long all of them take; and a few
+    wait behind one that waits, for as long as it does."""
+
+    async def scenario() -> None:
+        async with served(whole=whole) as found:
+            found.host.run(AcquireLock("k", "c", 60_000))
+            now = asyncio.get_running_loop().time()
+            few, many = Caller(found), Caller(found)
+            few.say(waiting() + post(ACQUIRE, HELD) * 20)
+            found.host.gate = asyncio.Event()
+            many.say(post(ACQUIRE, HELD) * 4_000)
+            for _ in range(5):
+                await few.settle()
+                now += FULL_S - 1
+                assert not many.wire.is_reading() and not many.connection.look(now)
+                assert few.wire.is_reading() and not few.connection.look(now)
+                answered = len(many.wire.answered)
+                gate, found.host.gate = found.host.gate, asyncio.Event()
+                gate.set()
+                await until(lambda: len(many.wire.answered) > answered, "an answer")  # noqa: B023
+            await many.settle()
+            assert [many.connection.look(now + after) for after in (0, FULL_S, FULL_S + 1)] == [False, False, True]
+            await many.settle()
+            assert many.wire.aborted and not few.wire.closed
+            few.hang_up()
+            await few.settle()
+
+    run(scenario)
 
 
 def test_one_that_hangs_up_before_its_request_has_begun_is_not_served() -> None:

@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator.clientlimits", "coordinator.credentials"),
     ("coordinator.environment",),
     ("coordinator.config", "coordinator.endpoint", "coordinator.backups"),
-    ("coordinator.watches", "coordinator.telemetry", "coordinator.lanes"),
+    ("coordinator.watches", "coordinator.telemetry", "coordinator.lanes", "coordinator.claimturns"),
     ("coordinator.lockwaits",),
     ("coordinator.service",),
     ("coordinator.leading", "coordinator.explaining", "coordinator.claims"),

@@ -100,7 +100,8 @@ class Proof:
     def __init__(self, out: Path) -> None:
         self._out = out
         self._runs: dict[str, dict[str, Any]] = _read(out / "parts.json") or {}
-        """Of each part: when it ran, with which sources, at which commit, how long, and whether it passed."""
+        """Of each part: when it ran, with which sources, at which commit, how long, and whether it passed; and the
+        commits of runs before it that failed."""
 
     def figures_path(self, name: str) -> Path:
         return self._out / f"{name}.json"
@@ -113,6 +114,7 @@ class Proof:
 
     def run(self, name: str, minutes: float) -> None:
         part, path, began = PARTS[name], self.figures_path(name), time.monotonic()
+        sources, before = part.sources(), self._runs.get(name, {})
         why_not = part.can_run()
         if why_not is not None:
             print(f"proof: {name} is left out: {why_not}", flush=True)
@@ -124,8 +126,10 @@ class Proof:
         passed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
         self._runs[name] = {
             "passed": passed,
-            "sources": part.sources(),
+            # If they changed meanwhile, it is nobody's proof.
+            "sources": sources if part.sources() == sources else "changed while it ran",
             "commit": commit(),
+            "failed_at": [*before.get("failed_at", ()), *([] if before.get("passed", True) else [before["commit"]])],
             "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "minutes": round((time.monotonic() - began) / 60, 1),
         }

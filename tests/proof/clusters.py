@@ -23,7 +23,8 @@ def ports(figures: Figures) -> Iterator[str]:
         f"{found['port_bytes']['peer'] / 1e6:.0f} MB to the peer port and {found['port_bytes']['gRPC'] / 1e6:.0f} MB "
         f"to gRPC. Answers: {answers}; {found['wrong_5xx']} of 5xx but 503. The state was unchanged where all of it "
         f"had to be refused: {', '.join(f'{part} {yes(same)}' for part, same in found['unchanged'].items())}. Memory "
-        f"at its peak: {found['peak_ratio']} times that before.\n"
+        f"at its peak: {found['peak_ratio']} times that before. Traces in the nodes' logs: {found['tracebacks']}, and "
+        f"{found['library_tracebacks']} that the gRPC library prints by itself when whoever it refuses has gone.\n"
     )
 
 
@@ -68,7 +69,9 @@ def robustness(figures: Figures) -> Iterator[str]:
         "lock or lease of a request for several is an operation of its own key; a read that may be old is placed at "
         "most as early as its answer says. An answer that nothing happened is taken at its word. Some locks, leases "
         "and sessions are short and run out, not before the time they were told; some clients wait in queues. In the "
-        "end long leases are on every node, digests are equal, and each term had one leader.\n"
+        "end long leases are on every node, digests are equal, and each term had one leader. Nodes said "
+        f"{sum(run.get('lease_claims', 0) for run in runs):,} times that they have the leader's lease, and none did "
+        "when it was asked after one of a later term had said so.\n"
     )
     yield from table(
         ("cluster", "minutes", "operations of keys checked", "requests", "changes", "open", "faults", "µs a check"),
@@ -87,8 +90,10 @@ def robustness(figures: Figures) -> Iterator[str]:
         ),
     )
     for run in runs:
-        if run.get("chart"):
+        if run["chart"]:
             yield f"![{run['name']}: operations a second, latency, leader and faults over time](proof/{run['chart']})\n"
+        else:
+            yield f"**No chart of {run['name']}**: there was no browser to make one with.\n"
     yield "How long no change was acknowledged anywhere. After the kill of a leader, the first one asked for since:\n"
     yield from table(
         ("cluster", "leaders killed", "p50", "p99", "longest outage of all", "what was done then"),

@@ -76,12 +76,11 @@ def is_found(row: list[Any]) -> bool:
 
 
 def is_shown(row: dict[str, Any]) -> bool:
-    """Of a directed test: without its guards the harm is seen, and with them the tests beside it see none. Earlier
-    figures do not tell the latter."""
-    return bool(row["seen"] and row.get("harmless", True))
+    """Of a directed test: without its guards the harm is seen, and with them the tests beside it see none."""
+    return bool(row["seen"] and row["harmless"])
 
 
 def _at_ports(found: dict[str, Any]) -> int:
     """Some of what it finds wrong has no number: then it is one."""
     changed = sum(not same for same in found["unchanged"].values())
-    return found["wrong_5xx"] + len(found["untyped"]) + changed or int(not found["reached"])
+    return found["wrong_5xx"] + len(found["untyped"]) + found["tracebacks"] + changed or int(not found["reached"])

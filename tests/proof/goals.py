@@ -65,7 +65,7 @@ def _counted(figures: Figures) -> Iterator[Goal]:
     fired = None if points is None else len({point for point, _ in points["fired"]})
     yield _at_least("failpoints", "named failpoints that fired", fired, 40)
     found = None if planted is None else sum(map(is_found, planted))
-    yield _at_least("planted", "planted bugs that were found", found, 15 if planted is None else len(planted))
+    yield _at_least("planted", "planted bugs that were found", found, max(15, len(planted or ())))
     shown = {guard for row in figures.directed or () if is_shown(row) for guard in row["guards"]}
     yield _at_least(
         "directed",
@@ -128,11 +128,11 @@ def _damaged(figures: Figures) -> Iterator[Goal]:
     sent = None if ports is None else min(ports["least_bytes_an_operation"], *ports["port_bytes"].values())
     yield Goal(
         "ports",
-        "damaged input to each operation, the peer port and gRPC of three real nodes; memory; wrong answers",
+        "damaged input to each operation, the peer port and gRPC of three real nodes; memory; wrong answers and traces",
         None
         if ports is None
         else f"{(sent or 0) // MB} MiB to each of {ports['operations'] + 2}; {ports['peak_ratio']} ×; "
-        f"{ports['wrong_5xx'] + len(ports['untyped'])}",
+        f"{ports['wrong_5xx'] + len(ports['untyped']) + ports['tracebacks']}",
         "100 MiB; 2 ×; 0; no node ends, no digest changes",
         ports is not None and ports["reached"] and (sent or 0) >= 100 * MB,
     )

@@ -69,9 +69,17 @@ def _parts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
             "is so.\n"
         )
     yield from table(
-        ("part", "until", "commit", "minutes", "passed", "with these sources"),
+        ("part", "until", "commit", "minutes", "passed", "with these sources", "failed before, at"),
         (
-            (name, run["when"], run["commit"], run["minutes"], yes(run["passed"]), yes(run["same"]))
+            (
+                name,
+                run["when"],
+                run["commit"],
+                run["minutes"],
+                yes(run["passed"]),
+                yes(run["same"]),
+                ", ".join(run.get("failed_at", ())),
+            )
             for name, run in runs.items()
         ),
     )
@@ -121,11 +129,18 @@ def _simulation(figures: Figures) -> Iterator[str]:
         ),
     )
     yield from _available(counts)
-    faults: Counter[str] = Counter()
+    yield "Faults injected (of full and broken disks: how many there were, and how often a node met them):\n"
+    yield _numbers(counts, "fault ")
+    yield "What came of each change of members and hand-over that was asked for:\n"
+    yield _numbers(counts, "operator ")
+
+
+def _numbers(counts: dict[str, dict[str, int]], beginning: str) -> str:
+    """All that is counted under names that begin so, of all workloads."""
+    found: Counter[str] = Counter()
     for each in counts.values():
-        faults.update({name[6:]: number for name, number in each.items() if name.startswith("fault ")})
-    yield "Faults injected:\n"
-    yield ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in sorted(faults.items())) + ".\n"
+        found.update({name.removeprefix(beginning): n for name, n in each.items() if name.startswith(beginning)})
+    return ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in sorted(found.items())) + ".\n"
 
 
 def _available(counts: dict[str, dict[str, int]]) -> Iterator[str]:
@@ -170,8 +185,8 @@ def _directed(figures: Figures) -> Iterator[str]:
                 row["harm"],
                 row["test"].partition("::")[0],
                 yes(row["seen"]),
-                row.get("with_guard", "not run"),
-                yes(row["harmless"]) if "harmless" in row else "not run",
+                row["with_guard"],
+                yes(row["harmless"]),
             )
             for row in sorted(rows, key=lambda row: (row["guards"], row["test"]))
         ),

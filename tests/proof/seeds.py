@@ -30,7 +30,7 @@ class Seeds:
         self.failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed or report.skipped:
             self.failed.append(report.nodeid)
         if report.when == "call":
             for _, seeds, hours in _TOLD.findall(report.capstdout):
@@ -41,7 +41,11 @@ class Seeds:
 def run() -> dict[str, Any]:
     seeds, began = Seeds(), time.monotonic()
     tests = [str(REPOSITORY / "tests" / "sim" / name) for name in TESTS]
-    pytest.main(["--quiet", "-p", "no:cacheprovider", "-n", str(JOBS), "--dist", "load", *tests], plugins=[seeds])
+    ended = pytest.main(
+        ["--quiet", "-p", "no:cacheprovider", "-n", str(JOBS), "--dist", "load", *tests], plugins=[seeds]
+    )
+    if ended and not seeds.failed:
+        seeds.failed.append(f"pytest ended with {ended!r}")
     return {
         "seeds": seeds.seeds,
         "hours": round(seeds.hours, 2),

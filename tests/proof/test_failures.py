@@ -17,12 +17,13 @@ FLIPS = {"counts": {"fault bit_flip": 1_005, "fault flips that were noticed": 1_
 PORTS = {
     "reached": True, "bytes": 1, "seconds": 1, "least_bytes_an_operation": 104_857_600, "operations": 1,
     "port_bytes": {"peer": 104_857_600, "gRPC": 104_857_600}, "answers": {}, "wrong_5xx": 0, "untyped": [],
-    "unchanged": {"strangers": True}, "peak_ratio": 1.0,
+    "unchanged": {"strangers": True}, "peak_ratio": 1.0, "tracebacks": 0, "library_tracebacks": 0,
 }  # fmt: skip
 CLUSTER = {
     "name": "3 nodes", "seed": 7, "seconds": 90, "clients": 48, "operations_of_keys": 9_000_000, "checked": 1_000_000,
     "changes": 456, "open": 0, "not_run": {}, "failovers": 2, "faults": {}, "frames": {}, "counts": {}, "outages": [],
     "checker_us_each": 7.5, "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5, "violation": "",
+    "chart": "", "lease_claims": 9,
 }  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def test_a_part_that_failed_without_figures_was_run_all_the_same() -> None:
         ("fuzz", [{"decoder": "http-json", "seed": 1, "broken": "it ended with KeyError"}]),
         ("ports", {**PORTS, "reached": False}),
         ("ports", {**PORTS, "reached": False, "wrong_5xx": 1}),
+        ("ports", {**PORTS, "reached": False, "tracebacks": 1}),
         ("scale", {"waiters": {"goal": "in order", "reached": False, "seconds": 31}}),
         ("robustness", [{**CLUSTER, "violation": "linearizable: 0/7 (I3)"}]),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.proof.page import page
 
 
 def run_of(**other: Any) -> dict[str, Any]:
-    common = {"passed": True, "sources": "sources", "same": True, "commit": "abc", "minutes": 1.5}
+    common = {"passed": True, "sources": "sources", "same": True, "commit": "abc", "minutes": 1.5, "failed_at": []}
     return {**common, "when": "2026-01-01 10:00", **other}
 
 
@@ -35,11 +36,12 @@ def test_what_was_not_run_has_no_figure() -> None:
 
 
 def test_every_figure_is_on_the_page() -> None:
-    counts = {"simulated ms": 7_200_000, "entries": 10, "leaders": 3, "operations checked": 1_234, "fault one_way": 5}
+    counts = {"simulated ms": 7_200_000, "entries": 10, "leaders": 3, "operations checked": 1_234, "fault one_way": 5,
+              "operator add committed": 4}  # fmt: skip
     figures = Figures(
         "2026-01-02",
         "abc",
-        {"planted": run_of()},
+        {"planted": run_of(failed_at=["aaa", "bbb"])},
         simulation=simulation_of("registers", 9, counts),
         seeds={"seeds": 251, "hours": 5.25, "minutes": 4.5, "failed": []},
         replay={"runs": 28, "different": []},
@@ -48,7 +50,8 @@ def test_every_figure_is_on_the_page() -> None:
                "slowest_ms": 1.5, "resident_before_kib": 1_000, "resident_peak_kib": 1_250}],
         ports={"reached": True, "bytes": 2_000_000_000, "seconds": 90, "least_bytes_an_operation": 104_857_600,
                "operations": 91, "port_bytes": {"peer": 105_000_000, "gRPC": 106_000_000}, "answers": {"400": 77},
-               "wrong_5xx": 0, "untyped": [], "unchanged": {"strangers": True}, "peak_ratio": 1.18},
+               "wrong_5xx": 0, "untyped": [], "unchanged": {"strangers": True}, "peak_ratio": 1.18, "tracebacks": 0,
+               "library_tracebacks": 210},
         scale={"waiters": {"goal": "in order", "reached": True, "seconds": 31, "grants": 200}},
         failover={
             "kills": {"times": 100, "p50_s": 0.72, "p99_s": 1.4, "longest_s": 1.5},
@@ -63,7 +66,8 @@ def test_every_figure_is_on_the_page() -> None:
              "checked": 1_234, "changes": 456, "open": 0, "not_run": {}, "violation": "", "short_ended": {"locks": 67},
              "failovers": 2, "faults": {"isolate": 2}, "frames": {"lost": 7},
              "counts": {"locks: read free": 99, "requests": 1_234},
-             "checker_us_each": 7.5, "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5,
+             "lease_claims": 9, "chart": "3-nodes.png", "checker_us_each": 7.5,
+             "failover_p50_s": 0.9, "failover_p99_s": 1.1, "longest_outage_s": 1.5,
              "outages": [{"seconds": 1.5, "faults": ["isolate at n2"]}]}
         ],
         chaos={
@@ -74,17 +78,18 @@ def test_every_figure_is_on_the_page() -> None:
     )  # fmt: skip
     text = page(figures)
     assert "Not run." not in text and "not run" not in text
-    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | yes |" in text and "Not all of them" not in text
+    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | yes | aaa, bbb |" in text and "Not all of them" not in text
     assert "p50 0.72 s, p99 1.4 s of 100" in text and "longest 0.25 s of 20; 0 failed of 9,876" in text
     assert "1,105 bits" in text and "1,004 were noticed" in text and "| http-json | 105 | 7,654 | 32 | 5 |" in text
     assert "100 MiB to each of 1; 1.25 ×; 0" in text and "28 runs of all workloads" in text
     assert "| 251 seeds, 5.25 h in 4.5 min; 0 |" in text and "Violations found: 0.\n" in text
     assert "2 sittings at abc, def" in text and "30 seeds a minute" in text
-    assert "| registers | 9 | 2.00 | 10 | 3 | 1,234 | 0 |" in text and "one way 5" in text
+    assert "| registers | 9 | 2.00 | 10 | 3 | 1,234 | 0 |" in text and "one way 5" in text and "add committed 4" in text
     assert "| forget it | locks | linearizable | 3 |" in text
     assert "| one_vote | two lead | tests/a.py | yes | 3 | yes |" in text
     assert "1 named points" in text and "| journal | pwrite |" in text
     assert "100 MiB to each of 93; 1.18 ×; 0" in text and "400: 77; 0 of 5xx" in text and "strangers yes" in text
+    assert "logs: 0, and 210 that" in text and "](proof/3-nodes.png)" in text
     assert "| waiters | in order | yes | seconds 31, grants 200 |" in text and "| I9 | facts 355 |" in text
     assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 456 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
     assert "| 3 nodes | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
@@ -96,7 +101,7 @@ def test_every_figure_is_on_the_page() -> None:
 def test_parts_of_other_sources_are_told() -> None:
     text = page(Figures("2026-01-02", "abc", {"planted": run_of(same=False), "fuzz": run_of()}))
     assert "Not all of them ran with the sources" in text
-    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | **no** |" in text
+    assert "| planted | 2026-01-01 10:00 | abc | 1.5 | yes | **no** |  |" in text
 
 
 def test_a_part_that_failed_is_named() -> None:
@@ -167,6 +172,21 @@ def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path, monkeyp
     assert proof.is_done("simulation")
     monkeypatch.setattr(Part, "sources", lambda _: "other sources")
     assert not any(proof.is_done(name) for name in PARTS)
+
+
+def test_a_run_that_failed_is_still_told_of_after_one_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, sources = iter((1, 0, 0)), iter(("one", "one", "one", "one", "one", "other"))
+    monkeypatch.setattr("tests.proof.__main__.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=next(codes)))
+    monkeypatch.setattr("tests.proof.__main__.commit", lambda: "abc")
+    monkeypatch.setattr(Part, "sources", lambda _: next(sources))
+    proof = Proof(tmp_path)
+    for _ in range(3):
+        proof.run("fuzz", 1.0)
+    held = json.loads((tmp_path / "parts.json").read_text())["fuzz"]
+    assert held["passed"] and held["failed_at"] == ["abc"]
+    assert held["sources"] == "changed while it ran", "what changes under a run is proven by nobody"
 
 
 def test_a_violation_of_the_chaos_run_counts() -> None:

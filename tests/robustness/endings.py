@@ -68,10 +68,24 @@ class Kept(Client):
 
 
 class Leaders:
-    """Who said that it leads, in which term."""
+    """Who said that it leads, in which term; and that it has the leader's lease."""
 
     def __init__(self) -> None:
         self.of_term: dict[int, str] = {}
+        self.leases = 0
+        """How often somebody said that it has it."""
+        self._newest = (0, "", 0.0)
+        """Of those the one of the latest term: who, and when it had said so."""
+
+    def has_lease(self, name: str, term: int, asked_s: float, told_s: float) -> None:
+        """Once somebody of a later term has said so, nobody who is asked after that says it of an earlier one."""
+        self.leases += 1
+        latest, holder, since_s = self._newest
+        if term < latest and asked_s > since_s:
+            said = f"{name} says that it has the lease of term {term}, after {holder} had that of {latest} (I16)"
+            raise Violation("one_valid_lease", said)
+        if term > latest:
+            self._newest = term, name, told_s
 
     def told(self, views: Mapping[str, Mapping[str, Any] | None]) -> None:
         for name, view in views.items():

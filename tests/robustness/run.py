@@ -54,6 +54,8 @@ class Figures:
     outages: list[Outage] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
     terms: int = 0
+    lease_claims: int = 0
+    """How often a node said that it has the leader's lease."""
     kept: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     """By kind, the short ones that were granted and ended by themselves."""
@@ -183,7 +185,8 @@ class Robustness:
         self._say(
             f"{figures.kept} leases and locks of the whole run are on every node, "
             f"{figures.ended.total()} short ones are over on every node {dict(figures.ended)}, "
-            f"{len(self.leaders.of_term)} terms had one leader each, all digests are equal at {figures.digest_revision}"
+            f"{len(self.leaders.of_term)} terms had one leader each, the lease was said to be held "
+            f"{self.leaders.leases} times and never by two, all digests are equal at {figures.digest_revision}"
         )
 
     def _conclude(self, checking: Checking, faults: Faults, nodes: Nodes) -> None:
@@ -192,6 +195,7 @@ class Robustness:
         figures.faults, figures.noticed = faults.happened, faults.noticed
         figures.frames = self._processes.links.happened
         figures.terms, figures.slowest_s = len(self.leaders.of_term), nodes.slowest_s
+        figures.lease_claims = self.leaders.leases
         figures.outages, figures.failovers_s = self.record.explained(faults.happened), self.record.failovers_s
 
     # --- slices -----------------------------------------------------------------------------------------------------
@@ -269,6 +273,12 @@ class Robustness:
     def _leader(self) -> str | None:
         return self.record.leaders[max(self.record.leaders)] if self.record.leaders else None
 
+    async def _ask_for_lease(self, name: str) -> None:
+        asked_s = time.monotonic()
+        told = await self._processes.ask(name, f"/api/v1/cluster/members/{name}")
+        if told is not None and told["leader_lease"]:
+            self.leaders.has_lease(name, told["term"], asked_s, time.monotonic())
+
     async def _watch(self) -> None:
         while True:
             views = await self._processes.views()
@@ -280,4 +290,5 @@ class Robustness:
                     told = await self._processes.ask(name, "/api/v1/telemetry")
                     if told is not None:
                         self._bounded.queues(name, told)
+                    await self._ask_for_lease(name)
             await pause(0.5)

@@ -60,6 +60,17 @@ def test_a_second_leader_of_a_term_is_found() -> None:
         leaders.told({"n2": {"leader": "n2", "term": 3}})
 
 
+def test_two_leases_of_leaders_at_one_moment_are_a_violation() -> None:
+    leaders = Leaders()
+    leaders.has_lease("n1", 3, asked_s=1.0, told_s=1.1)
+    leaders.has_lease("n2", 4, asked_s=2.0, told_s=2.1)
+    leaders.has_lease("n1", 3, asked_s=2.05, told_s=9.0)  # it may have said so before the other had one
+    leaders.has_lease("n2", 4, asked_s=2.2, told_s=2.3)
+    assert leaders.leases == 4
+    with pytest.raises(Violation, match="after n2 had that of 4"):
+        leaders.has_lease("n1", 3, asked_s=2.2, told_s=2.3)
+
+
 def test_a_machine_that_has_much_to_do_may_take_longer_and_not_for_ever() -> None:
     in_time = RefusedInTime[int](2.0, lambda _node, _since: False, lambda: 1.5)
     in_time.ended(1, 10.0, 13.4)

@@ -28,7 +28,7 @@ def test_histories_under_faults_are_linearizable(tmp_path: Path) -> None:
                  "changes checked", "reads checked"):  # fmt: skip
         assert figures.counts[done] > 0, done
     assert all(figures.ended[kind] > 0 for kind in ("locks", "leases", "sessions")), figures.ended
-    assert figures.kept > 0 and figures.digest_revision > 0 and figures.terms > 0
+    assert figures.kept > 0 and figures.digest_revision > 0 and figures.terms > 0 and figures.lease_claims > 0
     chart = tmp_path / "chart.html"
     draw(chart, "a short run", run.record, figures.faults, run.names)
     assert all(fault.kind in chart.read_text() for fault in figures.faults)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.claims import packed
 from coordinator.http.fields import Choice, Field, Flag, Identity, Integer, Many, Record, Text
 from coordinator.http.needs import name_of
 from coordinator.http.operations import Operation
@@ -43,9 +44,21 @@ def settle(host: LoneHost) -> Belongings:
         t.AcquireTasks(("a/queue",), OWNER, 1),
         namespace=VICTIM,
     )
-    host.run(RegisterCopy("a/res", OWNER), namespace=VICTIM)
+    _leave_tombstone(host)
     (task,) = tasks.tasks
     return Belongings(f"{lease.lease_id:016x}", f"{session.session_id:016x}", f"{task.task_id:016x}", task.token)
+
+
+def _leave_tombstone(host: LoneHost) -> None:
+    """Of a resource under another prefix, which waits for the tenant: whoever reads that prefix sees the tombstone."""
+    host.run(c.PutResources(("b/dead",), "trash", "segment", safety_buffer_ms=0, pinned=True), namespace=VICTIM)
+    (joined,) = host.run(RegisterCopy("a/res", OWNER), namespace=VICTIM)
+    host.run(RegisterCopy("b/dead", OWNER, holder_token=joined.holder_token), namespace=VICTIM)
+    host.run(c.DeleteResource("b/dead", force=True), namespace=VICTIM)
+    (claimed,) = host.run(c.ClaimReclaims("trash", OWNER, 1, 60_000), namespace=VICTIM)
+    (item,) = claimed.items
+    ids, tokens = packed([item.reclaim_id]), packed([item.token])
+    host.run(c.AckReclaims(OWNER, ids, tokens), namespace=VICTIM)
 
 
 def request_for(operation: Operation, has: Belongings) -> tuple[str, str, Any, dict[str, str]]:

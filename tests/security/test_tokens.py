@@ -363,7 +363,7 @@ def test_the_trail_says_who_did_what() -> None:
 
 def test_what_is_done_in_the_place_of_a_client_is_in_the_trail() -> None:
     async def scenario(door: Door) -> None:
-        _, token = await door.made_by_api(identity="ops", scopes=[{"namespace": "default", "right": "write"}])
+        _, token = await door.made_by_api(identity="ops", scopes=[{"namespace": "default", "right": "admin"}])
         host = door.host
         _, session = host.run(c.AcquireLease("r", "ann", 60_000), c.CreateSession("ann", 60_000))
         release = {"resource_id": "r", "client_id": "ann"}

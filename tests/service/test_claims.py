@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from cluster.lanes import Lane
+from cluster.lanes import FRONT, Lane
 from cluster.ports import Denied, Outcome, Unknown
+from coordinator import dispatch
 from coordinator.claims import CLAIMED_AT_ONCE, claim
 from coordinator.machine import commands as c
+from coordinator.machine import taskcommands as t
 from coordinator.machine.limits import MAX_CLAIMS
 from coordinator.service import CLAIMS_AT_ONCE, Service
 from tests.http.graph import garbage
 from tests.service.lone import LoneHost, service_of
+from tests.service.test_dispatch import queue, tasks
 from tests.service.test_waiting import result_of, scenario, turns
 from tests.waiting import until
 
@@ -185,3 +188,44 @@ def test_without_a_leader_nobody_waits_for_those_before() -> None:
         assert sum(asked) < 3 * CLAIMS_AT_ONCE * (2 + 0.5), "the time of all that asked is no more than their share"
 
     scenario(run)
+
+
+class Busy(LoneHost):
+    """Others write: once `rest` is set to an event, what is in the background waits for that."""
+
+    rest: asyncio.Event | None = None
+
+    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
+        if self.rest is not None and lane.background:
+            await self.rest.wait()
+        return await super().propose(command, timeout, lane, cost)
+
+
+@pytest.mark.parametrize("tenant", ["default", "other"])
+def test_clean_ups_that_rest_in_the_background_keep_nobody_from_its_task(tenant: str) -> None:
+    """In the same namespace or another: many more workers than may ask at once claim what is slow to be handed out."""
+
+    async def run() -> None:
+        host = Busy()
+        service = service_of(host)
+        host.run(c.PutNamespace(1_000, 1_000, 1_000, 1_000, 1 << 20), namespace="other")
+        queue(host, namespace=tenant)
+        claims = [
+            asyncio.ensure_future(claim(service, "default", replace(CLAIM, max=1), WAIT_MS, None))
+            for _ in range(3 * CLAIMS_AT_ONCE)
+        ]
+        task = asyncio.ensure_future(
+            dispatch.acquire(service, tenant, t.AcquireTasks(("q",), "w", 1), WAIT_MS, None, 60)
+        )
+        await until(lambda: service.hub.claiming == len(claims) + 1, "all to wait")
+        host.rest = asyncio.Event()
+        garbage(host, *(f"r{number}" for number in range(len(claims))))
+        await turns()
+        tasks(host, b"one", namespace=tenant)
+        assert len(result_of(await asyncio.wait_for(task, 10)).tasks) == 1
+        assert not any(each.done() for each in claims)
+        host.rest.set()
+        assert all(len(result_of(outcome).items) == 1 for outcome in await asyncio.gather(*claims))
+        assert not len(service.claiming), "nothing is kept of who asked"
+
+    asyncio.run(run())

@@ -20,17 +20,17 @@ WAIT_MS = 60_000
 ACQUIRE = t.AcquireTasks(("q",), "w", 10)
 
 
-def queue(host: LoneHost, name: str = "q", **more: Any) -> None:
+def queue(host: LoneHost, name: str = "q", namespace: str = "default", **more: Any) -> None:
     rules = {
         "lease_ms": 1_000, "heartbeat_ms": 200, "suspect_beats": 2, "debounce_beats": 2, "hold_down_ms": 0,
         "max_hold_down_ms": 0, "max_attempts": 5, "back_off_ms": 100, "max_back_off_ms": 100, "retention_ms": 1_000,
         "concurrency": 0,
     }  # fmt: skip
-    host.run(t.PutQueue(name, **{**rules, **more}))
+    host.run(t.PutQueue(name, **{**rules, **more}), namespace=namespace)
 
 
-def tasks(host: LoneHost, *payloads: bytes, name: str = "q", **more: Any) -> None:
-    host.run(t.PutTasks(name, tuple(t.NewTask(payload, **more) for payload in payloads)))
+def tasks(host: LoneHost, *payloads: bytes, name: str = "q", namespace: str = "default", **more: Any) -> None:
+    host.run(t.PutTasks(name, tuple(t.NewTask(payload, **more) for payload in payloads)), namespace=namespace)
 
 
 def states(host: LoneHost, name: str = "q") -> list[tuple[str, int]]:

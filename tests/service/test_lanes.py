@@ -13,7 +13,7 @@ from coordinator.lanes import LARGE, PULSE, SWEEP_REST, lane_of
 from coordinator.machine import commands as c
 from coordinator.machine import taskcommands as t
 from coordinator.machine.collection import PART, SETTLED
-from coordinator.machine.limits import MAX_CLAIMS, MAX_NAME_CHARACTERS
+from coordinator.machine.limits import MAX_CLAIMS, MAX_KEYS_PER_ACQUIRE, MAX_NAME_CHARACTERS
 from coordinator.machine.tombstonecommands import VerifyCopies
 from coordinator.sweeper import LIMIT_MIN
 
@@ -46,7 +46,12 @@ def test_clean_ups_are_in_the_background_and_cost_what_they_are_about(command: c
 
 @pytest.mark.parametrize(
     "command",
-    [t.PutShards("q", tuple(map(str, range(10_000)))), VerifyCopies("h", ("r",) * 1_000, bytes(8_000), last=True)],
+    [
+        t.PutShards("q", tuple(map(str, range(10_000)))),
+        VerifyCopies("h", ("r",) * 1_000, bytes(8_000), last=True),
+        c.AcquireLocks(tuple(map(str, range(MAX_KEYS_PER_ACQUIRE))), "a", 1_000),
+        c.BreakLock("k"),
+    ],
 )
 def test_what_is_long_to_apply_and_short_to_send_is_large(command: c.Command) -> None:
     assert lane_of("a", command)[0] == Lane("a\0")

@@ -101,7 +101,9 @@ def test_a_refusal_does_not_hide_that_it_may_have_happened_before() -> None:
         host.outcomes = [refused]
         assert await service.propose("default", HOLD, b"another") == refused
         host.outcomes = [lost, refused]
-        assert await service.propose("default", c.RenewLock("k", "holder", 1, 1_000)) == refused
+        assert await service.propose("default", c.RenewLock("k", "holder", 1, 1_000)) == lost, (
+            "what applies twice as well"
+        )
 
     scenario(run)
 
@@ -396,6 +398,129 @@ def test_draining_answers_and_empties_the_queue() -> None:
         outcome = await task
         assert isinstance(outcome, Denied)
         assert outcome.code == "stopping"
+        assert waiting(host) == []
+
+    scenario(run)
+
+
+class Endless(list[Outcome]):
+    """The same answer to whoever asks."""
+
+    def pop(self, _: Any = 0) -> Outcome:
+        return self[0]
+
+
+def test_draining_without_a_leader_does_not_say_that_it_left() -> None:
+    """It is in the queue still, and may be granted the lock."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, None))
+        await turns()
+        host.outcomes = Endless([Denied("no_leader", "nobody leads")])
+        await service.drain(0.1)
+        outcome = await task
+        assert isinstance(outcome, Unknown) and outcome.code == "stopping"
+        assert waiting(host) == ["waiter"]
+
+    scenario(run)
+
+
+def test_a_round_that_begins_while_the_node_stops_ends() -> None:
+    """A snapshot makes it ask again, and in the same turn everybody was told that the node stops."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id"))
+        await turns()
+        host.replica.hub.restored(host.applied)
+        await service.drain(5)
+        outcome = await asyncio.wait_for(task, 60)
+        assert isinstance(outcome, Denied) and outcome.code == "stopping"
+        assert waiting(host) == []
+
+    scenario(run)
+
+
+class OnItsWay(LoneHost):
+    """What is asked for a lock is answered as unknown, and comes into the log when somebody says so."""
+
+    late: bytes = b""
+
+    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
+        if self.late or b"waiter" not in command:
+            return await super().propose(command, timeout, lane, cost)
+        self.late = command
+        return Unknown("deadline", "no majority in time")
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_one_that_comes_into_the_queue_when_nobody_is_there_any_more_leaves_it(is_gone: bool, restored: bool) -> None:
+    """Who is gone has hung up; who was told that it is unknown had no id to ask again under."""
+
+    async def run() -> None:
+        host = OnItsWay()
+        service = service_of(host)
+        host.run(HOLD)
+        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id" if is_gone else None))
+        if is_gone:
+            await asyncio.sleep(0)
+            task.cancel()
+        await turns()
+        assert task.cancelled() if is_gone else isinstance(await task, Unknown)
+        assert host.late and waiting(host) == []
+        if restored:
+            ahead = LoneHost()
+            ahead.replica.restore([b"".join(host.replica.machine.freeze().chunks())])
+            ahead.applied, ahead.now_ms = host.applied, host.now_ms
+            ahead.apply(host.late)
+            host.applied = ahead.applied
+            host.replica.restore([b"".join(ahead.replica.machine.freeze().chunks())])
+        else:
+            host.apply(host.late)
+        await turns()
+        assert waiting(host) == [] and service.tidying == 0
+
+    asyncio.run(run())
+
+
+def test_what_was_on_its_way_is_left_alone_when_its_client_asked_again() -> None:
+    async def run() -> None:
+        host = OnItsWay()
+        host.run(HOLD)
+        first = asyncio.ensure_future(service_of(host).acquire("default", WAIT, b"id"))
+        await asyncio.sleep(0)
+        first.cancel()
+        await turns()
+        second = asyncio.ensure_future(service_of(host).acquire("default", WAIT, b"id"))
+        await turns()
+        assert waiting(host) == ["waiter"] and not second.done()
+        host.apply(host.late)
+        await turns()
+        assert waiting(host) == ["waiter"] and not second.done()
+        second.cancel()
+        await turns()
+
+    asyncio.run(run())
+
+
+def test_one_that_queued_again_and_may_still_be_granted_is_not_told_that_it_is_busy() -> None:
+    """Dismissed by another connection of its request; asked again, it does not come into the log in time."""
+
+    async def run(host: LoneHost, service: Service) -> None:
+        host.run(HOLD)
+        ask = c.AcquireLock("k", "waiter", 10_000, 100)
+        task = asyncio.ensure_future(service.acquire("default", ask, b"id", timeout=0.05))
+        await turns()
+        lock = host.replica.machine.lock("default", "k")
+        assert lock is not None
+        late = host.gate = asyncio.Event()
+        host.run(c.CancelWaiter(lock.waiters[0].waiter_id))
+        outcome = await asyncio.wait_for(task, 90)
+        assert isinstance(outcome, Unknown) and outcome.code == "deadline"
+        late.set()
+        await until(lambda: service.tidying == 0, "it to leave")
         assert waiting(host) == []
 
     scenario(run)
