@@ -11,6 +11,15 @@ FOUND = (
     "`sdk` 504, in its own plan: a watch that had nothing to tell asked again and again, without waiting, when the "
     "sum of a moment and a pause was rounded down; the run stood still. Whoever does so fails now (`time_goes_on`, "
     "tests/http/test_watch_silence.py).",
+    "Reviews, with tests on one machine or with real nodes: a client that called itself as a task is called made "
+    "nodes unlike each other; a full table of leases stopped every node, again and again, when a wait for a lock was "
+    "granted; thousands of holders of one lock that ended together kept an entry for ten seconds; who had hung up "
+    "could be granted a lock that it came late to wait for; and a wait that was told of as over could be granted "
+    "(tests/machine/test_task_leases.py, tests/machine/test_many_holders.py, tests/service/test_waiting.py).",
+    "Reviews of what tenants see and of the SDK: a token of one prefix was told the holders of others' tombstones, "
+    "and could push all else out of the audit trail; an explanation could take longer than it was allowed; an "
+    "acquire-batch that was asked for again said that leases were held that had ended; a task whose handler returns "
+    "an awaitable was completed without being run, and some twenty more (CHANGELOG.md, tests/security, tests/client).",
     "Three traces in the logs of the nodes at whose ports damaged input was sent: the gRPC library's own, with a "
     "line of another of its threads in the middle, so that they were taken for the node's (tests/fuzz/test_ports.py).",
     "`graph` 9, in its own plan: the simulation's own: a sweep that is asked for may end what is past its lifetime.",
