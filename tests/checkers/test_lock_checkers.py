@@ -18,7 +18,7 @@ from tests.checkers.bounded import OWN_COMMANDS, OWN_DESCRIPTORS, PAGE_BYTES, Bo
 from tests.checkers.exclusive_holds import ExclusiveHolds
 from tests.checkers.expired_goes import LOSES_MUCH, LOSSY_RATE, SETTLED_S, AvailableTime, ExpiredGoes, Links
 from tests.checkers.fencing import Fencing
-from tests.checkers.free_lock_granted import FreeLockGranted
+from tests.checkers.free_lock_granted import MOST_ENTRIES, FreeLockGranted
 from tests.checkers.grant_order import GrantOrder
 from tests.checkers.no_early_expiry import NoEarlyExpiry
 from tests.checkers.one_effect import OneEffect
@@ -289,6 +289,21 @@ def test_a_free_lock_that_somebody_waits_for() -> None:
     checker.check(1_100)
     with pytest.raises(Violation, match="k is free"):
         checker.check(1_099)
+
+
+def test_a_free_lock_that_is_not_reached_for_long() -> None:
+    """The one that is first in its queue is gone, and the entry has ended all that it may."""
+    order, holds = waiting(1), ExclusiveHolds()
+    checker = FreeLockGranted(holds, order)
+    for _ in range(MOST_ENTRIES):
+        checker.check(1_050, left=True)
+    holds.event(granted("a", 1))
+    checker.check(1_060)
+    holds.event(released("a", 1))
+    for _ in range(MOST_ENTRIES):
+        checker.check(1_070, left=True)
+    with pytest.raises(Violation, match="k is free"):
+        checker.check(1_080, left=True)
 
 
 def test_a_session_that_goes_back_in_time() -> None:

@@ -89,7 +89,7 @@ class LockRun(Run):
             return
         for event in events:
             self._follow(event, machine.now_ms)
-        self.waiting.check(machine.now_ms)
+        self.waiting.check(machine.now_ms, left=machine.due(machine.now_ms))
 
     def _follow(self, event: Event, now_ms: int) -> None:
         now = self.world.now
@@ -156,6 +156,7 @@ class LockRun(Run):
         counts["expiries"] = self.load.expiry.expiries
         counts["revisions told"] = self.load.revisions.checks
         counts["waiters looked at"] = self.waiting.waiters
+        counts["locks left free for an entry"] = self.waiting.left_free
         counts["things that ended"] = self.standing.ended
         counts.update(self.available.counts())
         counts["open operations"] = sum(operation.returned == FOREVER for operation in self.load.history)
