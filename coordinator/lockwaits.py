@@ -4,8 +4,9 @@ A wait has rounds. In each it is proposed, and the events that end it are waited
 of the same request, may make another round necessary. From the first round that found it in the queue on it is there
 until somebody takes it out, so that no refusal of a later round may be told: that would say that nothing happened.
 
-Who has gone is taken out of the queue, also when it came into it only later: a command whose outcome is unknown may
-still be on its way, and is looked out for.
+Who has gone is taken out of the queue. A command whose outcome is unknown may come into it only later: it is looked out
+for if its id is this node's own. Under a client's own id that client may ask again meanwhile, on any node, and nobody
+could tell whose place it is: there the deadline of the wait ends what came late.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cluster.ports import Committed, Denied, Outcome, Unknown
 from coordinator.machine import results as r
 from coordinator.machine.commands import AcquireLock, AcquireLocks, CancelWaiter
 from coordinator.machine.events import Event
+from coordinator.machine.limits import MAX_ID, MAX_REVISION
 
 if TYPE_CHECKING:
     from coordinator.service import Service
@@ -35,6 +37,8 @@ ASK_S = 5.0
 
 OWN = b"\xff"
 """So begins an id that this node gave to a request: never in UTF-8, so that no client can have chosen it."""
+NO_WAITER = MAX_ID
+"""In the place of a waiter, of what was granted without one."""
 
 Round: TypeAlias = Outcome | Literal["again", "dismissed"]
 """`again`: a snapshot, the end of an earlier wait of this request, or another who asks for it, came in between.
@@ -56,7 +60,8 @@ class Wait:
     waiter_id: int | None = None
     """Its place in the queue, as the last round that found it there was told."""
     asked: int = 0
-    """The last revision at which it was asked for."""
+    """The last revision at which it was asked for and still had to wait. Not one that was told of a grant: another may
+    have been told of it before, and would lose it if this one took back what it asked for."""
     gone: bool = False
     """Nobody is here any more to be answered."""
     leaving: asyncio.Task[bool] | None = None
@@ -73,10 +78,9 @@ class Wait:
 
     def told(self, outcome: Outcome) -> None:
         """What became of a round in the log."""
-        if isinstance(outcome, Committed):
+        if isinstance(outcome, Committed) and isinstance(outcome.result, r.LockWaiting):
             self.asked = max(self.asked, outcome.index)
-            if isinstance(outcome.result, r.LockWaiting):
-                self.waiter_id = outcome.result.waiter_id
+            self.waiter_id = outcome.result.waiter_id
 
 
 class LockWaits:
@@ -85,16 +89,18 @@ class LockWaits:
         self.here: set[asyncio.Future[None]] = set()
         """Rounds under way, each with a future that ends with it."""
         self._asked: dict[tuple[str, bytes], int] = {}
-        """Of requests that wait here, the last revision at which this node asked for them."""
+        """Of requests that wait here, the last revision at which those asked for them who have left."""
 
     async def acquire(self, wait: Wait) -> Outcome:
         """Ends with a grant, `LockBusy`, a denial or `Unknown`. Cancelled, it is taken out of the queue."""
         loop, service = asyncio.get_running_loop(), self._service
         until = loop.time() + wait.command.block_time_ms / 1000
+        outcome: Round = "again"
         dismissed = False
         try:
             async with asyncio.timeout_at(until + wait.timeout + OUTAGE_S) as limit:
-                while not dismissed or loop.time() < until:
+                # Only who was just dismissed is out of the queue: after `again` it may wait there, or have the lock.
+                while outcome != "dismissed" or loop.time() < until:
                     outcome = await self._round(wait)
                     if isinstance(outcome, Committed | Denied | Unknown):
                         return outcome
@@ -124,7 +130,6 @@ class LockWaits:
                 self._leave(wait, proposal)
             if not isinstance(outcome, Committed) or not isinstance(outcome.result, r.LockWaiting):
                 return outcome
-            self._note(wait)
             events = await asyncio.shield(future)
             if events and events[0].waiter_id != outcome.result.waiter_id:
                 return "again"
@@ -170,12 +175,16 @@ class LockWaits:
         if events[0].kind == "wait_cancelled":
             return "dismissed"
         service = self._service
-        if service.machine.last_asked(*wait.key) > self._asked.get(wait.key, 0):
-            # Somebody asked for it after this node did, and would take it along on hanging up: not if asked once more.
+        if service.machine.last_asked(*wait.key) > wait.asked:
+            # Somebody asked for it after this one did, and would take it along on hanging up: not if asked once more.
             return "again"
         result = service.machine.outcome(*wait.key)
         if result is None or isinstance(result, r.LockWaiting):
             result = self._result_of(wait, events)
+            told = Committed(events[0].revision, service.machine.now_ms, result)
+            if service.still_held(wait.namespace, told) is not told:
+                # Granted, and given back before this task ran: by one who had asked for it too, and hung up.
+                return "dismissed"
         if isinstance(result, r.LockBusy):
             service.telemetry.denials["lock_held"] += 1
         return Committed(events[0].revision, service.machine.now_ms, result)
@@ -211,28 +220,37 @@ class LockWaits:
         if service.hub.expects(*wait.key):
             self._note(wait)
             return False
+        if not wait.repeatable:
+            await self._find(wait, outcome)
+        if wait.waiter_id is None:
+            # Of a client's own id, granted at once or perhaps late: it may ask again, and its time limits it anyway.
+            return isinstance(outcome, Denied)
+        # Under an id of this node's own, what was asked later was the same command once more.
+        asked = wait.asked if wait.repeatable else MAX_REVISION
+        leaving = CancelWaiter(wait.waiter_id, wait.request_id, asked)
+        patience_s = wait.command.block_time_ms / 1000 + CANCEL_S
+        left = await service.insist(wait.namespace, leaving, patience_s)
+        if isinstance(left, Committed) and isinstance(left.result, r.Denied):
+            return left.result.code != "asked_again"
+        return isinstance(left, Committed)
+
+    async def _find(self, wait: Wait, outcome: Outcome) -> None:
+        """Where a request is that nobody can ask for again: what was granted to it would be nobody's."""
         if wait.waiter_id is None and isinstance(outcome, Unknown):
             await self._come_late(wait)
-        if wait.waiter_id is None:
-            # Granted at once or not at all: the client may ask again under its id, and its time limits it anyway.
-            return isinstance(outcome, Denied)
-        leaving = CancelWaiter(wait.waiter_id, wait.request_id, wait.asked)
-        patience_s = wait.command.block_time_ms / 1000 + CANCEL_S
-        return isinstance(await service.insist(wait.namespace, leaving, patience_s), Committed)
+        known = self._service.machine.outcome(*wait.key)
+        if isinstance(known, r.LockWaiting):
+            wait.waiter_id = known.waiter_id
+        elif wait.waiter_id is None and isinstance(known, r.LockGranted | r.LocksGranted):
+            wait.waiter_id = NO_WAITER
 
     async def _come_late(self, wait: Wait) -> None:
-        """Until a command that may be on its way has its place in the queue, if it ever comes there."""
+        """Until a command that may be on its way has its place in the queue, or its lock, if it ever comes there."""
         hub, machine = self._service.hub, self._service.machine
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait.command.block_time_ms / 1000 + OUTAGE_S):
-                while not hub.stopping and wait.waiter_id is None:
-                    known = machine.outcome(*wait.key)
-                    if known is None:
-                        await hub.begins(*wait.key)
-                    elif isinstance(known, r.LockWaiting):
-                        wait.waiter_id, wait.asked = known.waiter_id, machine.last_asked(*wait.key)
-                    else:
-                        return
+                while not hub.stopping and machine.outcome(*wait.key) is None:
+                    await hub.begins(*wait.key)
 
     async def _is_out(self, wait: Wait) -> bool:
         """Whether one that leaves is out of the queue by now, or is soon."""

@@ -29,6 +29,9 @@ WORKER_NEWS = frozenset(("task_completed", "task_failed", "task_revoked", "task_
 """They make room for another task of the worker."""
 SHARD_NEWS = frozenset(("shard_assigned", "shard_revoking", "shard_released", "worker_lost", "worker_left"))
 
+BEGINNINGS = frozenset(("wait_begun", "lock_granted"))
+"""What an acquire that comes into the log begins with, if it is not refused."""
+
 _PERSONAL = ("session_", "holder_")
 
 END = 1 << 30
@@ -95,7 +98,7 @@ class Hub:
         self._watches: dict[Watch, None] = {}
         self._expected: dict[tuple[str, bytes], list[Ending]] = {}
         self._beginning: dict[tuple[str, bytes], list[asyncio.Event]] = {}
-        """Of requests that may yet come into a queue."""
+        """Of requests that may yet come into a queue, or get their lock at once."""
         self._claimants: dict[tuple[str, Topic], dict[asyncio.Event, None]] = {}
         """Requests that wait for work, by namespace and topic, in the order in which they came."""
 
@@ -107,7 +110,7 @@ class Hub:
         woken = False
         for event in events:
             woken = True
-            if self._beginning and event.kind == "wait_begun" and event.request_id is not None:
+            if self._beginning and event.request_id is not None and event.kind in BEGINNINGS:
                 self._begin((event.namespace, event.request_id))
             if event.request_id is not None and event.waiter_id and event.kind != "wait_begun" and self._expected:
                 answered.setdefault((event.namespace, event.request_id), []).append(event)
@@ -166,7 +169,7 @@ class Hub:
         return future
 
     async def begins(self, namespace: str, request_id: bytes) -> None:
-        """Returns when that request has got a place in a queue, after a snapshot, and when this node stops."""
+        """Returns when that request has got a place in a queue or its lock, after a snapshot, and when this stops."""
         key, begun = (namespace, request_id), asyncio.Event()
         self._beginning.setdefault(key, []).append(begun)
         try:

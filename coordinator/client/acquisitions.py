@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
-from coordinator.client.calls import Answer, new_request_id
+from coordinator.client.calls import Answer, Calls, new_request_id
 from coordinator.client.errors import Denied, HoldfastError, NotFound, OutcomeUnknown, Unavailable, is_remembered
 from coordinator.client.identity import client_of
 from coordinator.client.resources import quoted
@@ -47,6 +47,8 @@ class Acquisition:
     wait_s: float
     goes_on: bool = False
     """It was asked before, and nobody heard what came of it: a refusal may be of then."""
+    over: bool = False
+    """It was granted, and is not held any more, or not all of it: nobody goes on with it."""
 
     @property
     def holder(self) -> str:
@@ -92,7 +94,7 @@ class Acquisitions:
         body |= {**asked, "client_id": holder(), "block_time_ms": round(wait_s * 1000)}
         wanted = Acquisition(keys, body, new_request_id(), wait_s)
         for left in self._open:
-            if left.words == wanted.words and left not in self._returning:
+            if left.words == wanted.words and not left.over and left not in self._returning:
                 self._open.pop(left).cancel()
                 return replace(left, goes_on=True)
         return wanted
@@ -117,6 +119,24 @@ class Acquisitions:
             if acquisition.goes_on and not is_remembered(refusal):
                 self.leave_open(acquisition)
             raise
+
+    async def end(self, acquisition: Acquisition) -> None:
+        """Gives back what is left of one that was granted and is over: of several keys, the others are still held.
+
+        At once, since whoever asks anew would find them taken; what fails is done later. Not in the name of the client
+        itself: which entry of a hold was its own, nobody can tell any more. What it had of those keys runs out.
+        """
+        if len(acquisition.keys) == 1 or acquisition.in_own_name:
+            return
+        try:
+            await self._given_back(acquisition)
+        except HoldfastError:
+            self.leave_open(replace(acquisition, over=True))
+        except asyncio.CancelledError:
+            self.leave_open(replace(acquisition, over=True))
+            raise
+        finally:
+            self._returning.discard(acquisition)
 
     def leave_open(self, acquisition: Acquisition) -> None:
         if not self._client.calls.closed:
@@ -155,10 +175,7 @@ class Acquisitions:
             return await self._asked_and_released(acquisition)
         found = False
         for key in acquisition.keys:
-            try:
-                lock = (await self._client.calls.call("GET", f"/locks/{quoted(key)}")).body
-            except NotFound:
-                continue
+            lock = await look(self._client.calls, key)
             if any(waiter["client_id"] == acquisition.holder for waiter in lock["waiters"]):
                 return await self._asked_and_released(acquisition)
             for hold in lock["holders"]:
@@ -193,5 +210,20 @@ class Acquisitions:
         """Repeated, it is the same request: a hold that was entered more than once is left once."""
         self._returning.add(acquisition)
         request_id = f"{acquisition.request_id}-{token}"
-        with contextlib.suppress(Denied):
+        try:
             await self._client.call_release(acquisition.holder, key, token, request_id=request_id)
+        except Denied as refusal:
+            if not is_remembered(refusal):
+                raise  # the page of a proxy, say: nothing was given back
+
+
+async def look(calls: Calls, key: str) -> dict[str, Any]:
+    """Who holds a lock and who waits for it. That nobody does, only the cluster can say: the page of a proxy is
+    raised."""
+    try:
+        lock: dict[str, Any] = (await calls.call("GET", f"/locks/{quoted(key)}")).body
+    except NotFound as error:
+        if error.code not in ("unknown_lock", "unknown_namespace"):
+            raise
+        return {"holders": [], "waiters": []}
+    return lock

@@ -74,6 +74,11 @@ async def _closed(items: Any) -> None:
     await items.aclose()
 
 
+async def shown_as(asked: Coroutine[Any, Any, A], shown: Callable[[A], S]) -> S:
+    """In the loop: after the waiting thread has it, Ctrl-C could come before it is shown, and nobody would have it."""
+    return shown(await asked)
+
+
 class SyncBlock(Generic[A, S]):
     """`with` around what the async client enters with `async with`. `shown` makes of what that gives what this gives.
 
@@ -95,7 +100,11 @@ class SyncBlock(Generic[A, S]):
 
     def __enter__(self) -> S:
         block = Block(self._manager, self._on_lost, interrupt=self._interrupt)
-        entered = self._thread.enter(block)
+        try:
+            entered = self._thread.enter(block)
+        except BaseException:  # Ctrl-C, perhaps before `enter` looked after it: it would count as running for ever
+            self._leave_alone(block)
+            raise
         try:
             shown = self._shown(entered)
             self._blocks.put(block)

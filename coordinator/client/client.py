@@ -153,7 +153,9 @@ class Client:
         except NotHeld as error:
             if error.code != "not_holder":
                 raise
-            return {}  # it was granted to an attempt whose answer was lost, and is over
+            # It was granted to an attempt whose answer was lost, and is over, or one of its keys is.
+            await self.acquisitions.end(asked)
+            return {}
         if answer.status == 409:
             told = answer.body.get("error", {})
             if told.get("code") != "lock_held":
@@ -166,6 +168,8 @@ class Client:
             try:
                 await held.renew(limit_s=self.calls.timeout)
             except NotHeld:
+                if len(held.keys) > 1:
+                    await held.release()  # one of them is over, and nobody would give back the others
                 return {}  # its time was over before it was heard of
             except BaseException:
                 self.acquisitions.leave_open(asked)

@@ -13,7 +13,8 @@ T = TypeVar("T")
 class Entries(Generic[T]):
     """What each entered last it leaves first. `who`: the task or thread that asks.
 
-    Each changes only what is its own, so threads need no lock.
+    Each changes only what is its own, so threads need no lock. Ctrl-C may come after any call, also of a list's method:
+    so each change is one step, and nobody is ever inside with nothing.
     """
 
     def __init__(self, who: Callable[[], object]) -> None:
@@ -21,7 +22,8 @@ class Entries(Generic[T]):
         self._inside: dict[object, list[T]] = {}
 
     def put(self, entry: T) -> None:
-        self._inside.setdefault(self._who(), []).append(entry)
+        who = self._who()
+        self._inside[who] = [*self._inside.get(who, ()), entry]
 
     def last(self) -> T:
         """What is to be left next."""
@@ -30,9 +32,11 @@ class Entries(Generic[T]):
     def take(self) -> T:
         who = self._whose()
         entries = self._inside[who]
-        entry = entries.pop()
-        if not entries:
+        entry = entries[-1]
+        if len(entries) == 1:
             del self._inside[who]
+        else:
+            entries.pop()
         return entry
 
     def _whose(self) -> object:

@@ -123,6 +123,12 @@ def is_remembered(refusal: Denied) -> bool:
     return refusal.code in _OF_WHAT_IS_SO
 
 
+def had_been_granted(refusal: Denied) -> bool:
+    """Whether it is of a batch of leases that was granted under the id of its request, and of which some, or all, have
+    ended since: the others are leased."""
+    return refusal.code == "lease_expired" and "granted" in refusal.details
+
+
 def denied(status: int, error: Mapping[str, Any]) -> Denied:
     """The exception for an answer of the API whose outcome is `denied`."""
     code = str(error.get("code", ""))

@@ -57,6 +57,29 @@ class HeartbeatThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result; interrupted (Ctrl-C), the work is cancelled."""
+        self._check_usable(work)
+        came: concurrent.futures.Future[T] = concurrent.futures.Future()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            begun.append(self._loop.create_task(work))
+            begun[0].add_done_callback(lambda task: _settle(came, task))
+
+        def give_up() -> None:
+            begun[0].cancel() if begun else work.close()
+
+        try:
+            # Not run_coroutine_threadsafe: cut in there, the work could be under way, and nothing here to cancel it by.
+            self._loop.call_soon_threadsafe(begin)
+            return came.result()
+        except concurrent.futures.CancelledError:
+            raise HoldfastError("this client was closed meanwhile", code="client_unusable") from None
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(give_up)  # after `begin`, if that is to come
+            raise
+
+    def _check_usable(self, work: Coroutine[Any, Any, Any]) -> None:
         problem = ""
         if os.getpid() != self._pid:
             problem = "this client was made before the process forked: make a new one in the child"
@@ -67,39 +90,39 @@ class HeartbeatThread:
         if problem:
             work.close()
             raise HoldfastError(problem, code="client_unusable")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise HoldfastError("this client was closed meanwhile", code="client_unusable") from None
-        except BaseException:
-            future.cancel()
-            raise
 
     def get(self, ask: Callable[[], Coroutine[Any, Any, T]], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
         """As `run`, of what is kept from then on: if it came just when its thread was interrupted, it is given back,
         since nobody has it."""
         came: list[T] = []
+        abandoned = False
 
         async def coming() -> T:
             came.append(await ask())
+            if abandoned:  # it came all the same: it may have been too late to cancel
+                start_return()
             return came[0]
 
         async def returned() -> None:
             with contextlib.suppress(HoldfastError):
                 await give_back(came[0])
 
-        def look() -> None:
+        def start_return() -> None:
+            task = self._loop.create_task(returned())
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+        def abandon() -> None:
+            nonlocal abandoned
+            abandoned = True
             if came:
-                task = self._loop.create_task(returned())
-                self._returning.add(task)
-                task.add_done_callback(self._returning.discard)
+                start_return()
 
         try:
             return self.run(coming())
         except BaseException:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(look)
+                self._loop.call_soon_threadsafe(abandon)
             raise
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -150,9 +173,9 @@ class HeartbeatThread:
         self._loop.call_soon_threadsafe(work)
 
     def enter(self, block: Block[T]) -> T:
-        with self._entering:
-            self._blocks = [*(each for each in self._blocks if not each.over), block]
         try:
+            with self._entering:
+                self._blocks = [*(each for each in self._blocks if not each.over), block]
             return self.run(block.enter())
         except BaseException:
             try:
@@ -178,3 +201,12 @@ class HeartbeatThread:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+def _settle(came: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        came.cancel()
+    elif (error := task.exception()) is not None:
+        came.set_exception(error)
+    else:
+        came.set_result(task.result())

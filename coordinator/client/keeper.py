@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from coordinator.client import clock
-from coordinator.client.errors import Gone, HoldfastError, NotFound, NotHeld
+from coordinator.client.errors import Gone, HoldfastError, NotFound, NotHeld, is_remembered
 from coordinator.client.lock import DOUBT_AT, LAST_AT, MAX_LAST_S, RENEW_AT, State
 
 ATTEMPT_AT = 1 / 6
@@ -75,7 +75,7 @@ class Kept:
         self._doubters.pop(callback, None)
 
     async def renew(self, limit_s: float) -> None:
-        """Confirms it, or raises: NotHeld, NotFound and Gone mean that it is lost."""
+        """Confirms it, or raises: NotHeld, NotFound and Gone, if they come from the cluster, mean that it is lost."""
         raise NotImplementedError
 
     def lose(self, reason: str) -> None:
@@ -93,10 +93,20 @@ class Kept:
         limit_s = min(max(MIN_ATTEMPT_S, ATTEMPT_AT * self.ttl_s), max(0.05, self.valid_until - clock.now()))
         try:
             await self.renew(limit_s)
-        except (NotHeld, NotFound, Gone) as error:
-            self.lose(str(error))
         except HoldfastError as error:
-            self.trouble = str(error)
+            if is_the_loss(error):
+                self.lose(str(error))
+            else:
+                self.trouble = str(error)
+
+
+def is_the_loss(error: HoldfastError) -> bool:
+    """Whether the cluster says by it that what was to be renewed is there no more.
+
+    The page of a proxy that finds no node (404, 410) says nothing: what is held is asked for again, for as long as
+    there is time.
+    """
+    return isinstance(error, NotHeld | NotFound | Gone) and is_remembered(error)
 
 
 class Keeper:

@@ -58,7 +58,7 @@ class Lease:
     def check(self) -> None:
         """Raises LeaseLost unless it is HELD."""
         if self.state != "HELD":
-            reason = self.lost_because or "it was released" if self._ended else self._owner.trouble
+            reason = self.lost_because or ("it was released" if self._ended else self._owner.trouble)
             raise LeaseLost(f"the lease on {self.resource_id} is {self.state}: {reason}", code="lease_lost")
 
     def on_lost(self, callback: Lost) -> None:

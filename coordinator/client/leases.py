@@ -17,7 +17,15 @@ from coordinator.client import clock
 from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.calls import Answer, new_request_id
 from coordinator.client.cohorts import Cohort, Cohorts
-from coordinator.client.errors import Denied, HoldfastError, LeaseLost, OutcomeUnknown, Unavailable, is_remembered
+from coordinator.client.errors import (
+    Denied,
+    HoldfastError,
+    LeaseLost,
+    OutcomeUnknown,
+    Unavailable,
+    had_been_granted,
+    is_remembered,
+)
 from coordinator.client.lease import Lease, Lost, Owner
 from coordinator.client.lock import confirmed_at
 from coordinator.client.turns import Turns
@@ -87,6 +95,7 @@ class Leases:
                 await self._learn_tokens(granted, timeout)
         except BaseException:
             # Those that were granted are nobody's: left alone, they run out, but for those of a session.
+            left: list[tuple[str, str | None]]
             left = [(lease.resource_id, lease.lease_id) for lease in granted if self._ended(lease)]
             if session is not None:
                 self._client.returns.later(lambda: self._give_back_all(left), _kept(session))
@@ -123,8 +132,13 @@ class Leases:
             leases.append(lease)
         if isinstance(owner, Cohort) and owner.members:
             self._cohorts.keep(owner)
+        # A session that ended while the answer was on its way has told all it had then: these came later.
         elif owner.lost_because:
-            owner.lose(owner.lost_because)
+            for lease in list(owner.members.values()):
+                lease.lose(owner.lost_because)
+        elif owner.state == "RELEASED":
+            for lease in list(owner.members.values()):
+                self.let_go(lease)
         return leases
 
     async def _learn_tokens(self, leases: Sequence[Lease], timeout: float | None) -> None:
@@ -144,7 +158,7 @@ class Leases:
             name, lease_id, request_id = lease.resource_id, lease.lease_id, new_request_id()
             try:
                 await self._give_back(name, lease_id, limit_s, request_id)
-            except (OutcomeUnknown, Unavailable, asyncio.CancelledError):
+            except (Denied, OutcomeUnknown, Unavailable, asyncio.CancelledError):
                 again = functools.partial(self._give_back, name, lease_id, None, request_id)
                 self._client.returns.later(again, _kept(owner))
                 raise
@@ -191,16 +205,25 @@ class Leases:
             for turn in turns:
                 turn.end()
 
-    async def _give_back(self, name: str, lease_id: str, limit_s: float | None, request_id: str) -> None:
+    async def _give_back(self, name: str, lease_id: str | None, limit_s: float | None, request_id: str) -> None:
+        """`lease_id`: None when nobody knows it."""
         async with self._turn([name], limit_s, shared=False) as left_s:
-            if lease_id not in self._by_id:  # else another task of this client has it by now
+            if not self._has(name, lease_id):  # else another task of this client has it by now
                 body = {"resource_id": name, "client_id": self._client.client_id}
-                with contextlib.suppress(Denied):
+                try:
                     await self._client.calls.call(
                         "POST", "/leases/release", body, timeout=left_s, request_id=request_id
                     )
+                except Denied as refusal:
+                    if not is_remembered(refusal):
+                        raise  # the page of a proxy, say: nothing was given back
 
-    async def _give_back_all(self, left: list[tuple[str, str]]) -> None:
+    def _has(self, name: str, lease_id: str | None) -> bool:
+        if lease_id is not None:
+            return lease_id in self._by_id
+        return any(lease.resource_id == name for lease in self._by_id.values())
+
+    async def _give_back_all(self, left: list[tuple[str, str | None]]) -> None:
         while left:
             await self._give_back(*left[-1], None, new_request_id())
             left.pop()
@@ -208,15 +231,40 @@ class Leases:
     async def _ask(
         self, path: str, body: dict[str, Any], names: list[str], timeout: float, session: Owner | None
     ) -> Answer:
-        """What nobody heard of would be kept for as long as a session is: it is given back."""
-        request_id = new_request_id()
-        try:
-            return await self._client.calls.call("POST", path, body, timeout=timeout, request_id=request_id)
-        except (OutcomeUnknown, asyncio.CancelledError):
-            if session is not None:
-                owner = session
-                self._client.returns.later(lambda: self._undo(path, body, names, request_id, owner), _kept(owner))
-            raise
+        """What nobody heard of would be kept for as long as a session is: it is given back.
+
+        A batch that was granted unheard, and of which some has ended before it was asked again, is asked for anew.
+        """
+        until, in_part = clock.now() + timeout, False
+        while True:
+            request_id, left_s = new_request_id(), until - clock.now()
+            try:
+                return await self._client.calls.call("POST", path, body, timeout=left_s, request_id=request_id)
+            except (HoldfastError, asyncio.CancelledError) as error:
+                granted_before = isinstance(error, Denied) and had_been_granted(error)
+                in_part = in_part or granted_before
+                if granted_before and clock.now() < until:
+                    continue
+                if session is not None:
+                    self._leave(path, body, names, request_id, session, error, in_part=in_part)
+                raise
+
+    def _leave(
+        self,
+        path: str,
+        body: dict[str, Any],
+        names: list[str],
+        request_id: str,
+        owner: Owner,
+        error: BaseException,
+        *,
+        in_part: bool,
+    ) -> None:
+        """It ended with `error`. `in_part`: some may be leased by what was granted before."""
+        if isinstance(error, OutcomeUnknown | asyncio.CancelledError):
+            self._client.returns.later(lambda: self._undo(path, body, names, request_id, owner), _kept(owner))
+        if in_part:
+            self._give_back_by_name(names, owner)
 
     async def _undo(self, path: str, body: dict[str, Any], names: list[str], request_id: str, owner: Owner) -> None:
         """Asked again under its id, it tells what it was granted."""
@@ -224,11 +272,19 @@ class Leases:
             try:
                 answer = await self._client.calls.call("POST", path, body, timeout=left_s, request_id=request_id)
             except Denied as refusal:
-                if is_remembered(refusal):
-                    return
-                raise  # an earlier try may find room yet
+                if not is_remembered(refusal):
+                    raise  # an earlier try may find room yet
+                if had_been_granted(refusal):
+                    self._give_back_by_name(names, owner)
+                return
         ids = answer.body["lease_ids"] if "lease_ids" in answer.body else [answer.body["lease_id"]]
-        left = list(zip(names, ids, strict=True))
+        left = list[tuple[str, str | None]](zip(names, ids, strict=True))
+        self._client.returns.later(lambda: self._give_back_all(left), _kept(owner))
+
+    def _give_back_by_name(self, names: list[str], owner: Owner) -> None:
+        """A batch of which some has ended does not tell its ids any more. To ask for it anew would tell, but may be
+        refused, for want of room or because a resource is gone, and what is left of it would stay leased."""
+        left: list[tuple[str, str | None]] = [(name, None) for name in names]
         self._client.returns.later(lambda: self._give_back_all(left), _kept(owner))
 
 

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from coordinator.client import clock
+from coordinator.client.acquisitions import look
 from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.body import Body
 from coordinator.client.calls import FIRST_PAUSE_S, MAX_PAUSE_S, Answer
 from coordinator.client.entries import Entries
-from coordinator.client.errors import HoldfastError, LockBusy, LockLost, NotFound, NotHeld
+from coordinator.client.errors import HoldfastError, LockBusy, LockLost, NotHeld
 from coordinator.client.identity import client_of
-from coordinator.client.resources import quoted
 from coordinator.client.stall import StallGuard
 
 if TYPE_CHECKING:
@@ -315,9 +315,8 @@ class Lock:
     async def locked(self) -> bool:
         """Whether anybody holds it now, or one of several keys: this client or another."""
         for key in self._keys:
-            with contextlib.suppress(NotFound):
-                if (await self._client.call("GET", f"/locks/{quoted(key)}"))["holders"]:
-                    return True
+            if (await look(self._client.calls, key))["holders"]:
+                return True
         return False
 
     def _holder(self) -> str:
@@ -338,6 +337,8 @@ class Lock:
                     return answer
                 await self._give_back(answer)  # it was confirmed too late: no body may begin under it
                 answer = {}
+            elif not answer:
+                asked = None  # what is left of it is being given back by its name: it must not be entered again
             elif asked.goes_on:
                 answer = {}
             # What was granted earlier and is over by now, or was refused then, says nothing of the lock: it is asked

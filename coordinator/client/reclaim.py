@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.calls import new_request_id
-from coordinator.client.errors import Denied, HoldfastError, TooMuch
+from coordinator.client.errors import Denied, HoldfastError, TooMuch, is_remembered
 from coordinator.client.keeper import ATTEMPT_AT, MIN_ATTEMPT_S, Kept
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ class ReclaimWorker:
             _log.warning("clean-ups of %s: %s", self._asked["provider"], error)
             claims = []
             await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))  # it was answered at once, and would be again
-        except Denied:
-            self._unanswered = None
+        except Denied as refusal:
+            if is_remembered(refusal):  # else an earlier try of it may be granted yet, and is given back at the end
+                self._unanswered = None
             raise
         except HoldfastError as error:
             if self._client.calls.closed:

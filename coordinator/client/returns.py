@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from coordinator.client.calls import new_request_id
-from coordinator.client.errors import Denied, HoldfastError, OutcomeUnknown, Unavailable
+from coordinator.client.errors import Denied, HoldfastError, OutcomeUnknown, Unavailable, is_remembered
 
 if TYPE_CHECKING:
     from coordinator.client.client import Client
@@ -37,12 +37,12 @@ class Returns:
     async def give_back(
         self, holder: str, key: str, token: int, *, timeout: float | None, worth_it: Callable[[], bool]
     ) -> None:
-        """Raises what a call raises, but a refusal: then it is not held any more. `worth_it`: there is still something
-        to give back."""
+        """Raises what a call raises, but a refusal of the cluster: then it is not held any more. `worth_it`: there is
+        still something to give back."""
         request_id = new_request_id()
         try:
             await self._released(holder, key, token, timeout, request_id)
-        except (OutcomeUnknown, Unavailable, asyncio.CancelledError):
+        except (Denied, OutcomeUnknown, Unavailable, asyncio.CancelledError):
             self.later(functools.partial(self._released, holder, key, token, None, request_id), worth_it)
             raise
 
@@ -69,5 +69,8 @@ class Returns:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _released(self, holder: str, key: str, token: int, timeout: float | None, request_id: str) -> None:
-        with contextlib.suppress(Denied):
+        try:
             await self._client.call_release(holder, key, token, timeout=timeout, request_id=request_id)
+        except Denied as refusal:
+            if not is_remembered(refusal):
+                raise  # the page of a proxy, say: nothing was given back

@@ -31,6 +31,8 @@ class Session(Owner):
         self._event = asyncio.Event()
         self._on_lost: list[Callable[[Session], None]] = []
         self._holds: dict[SessionHeld, None] = {}
+        self._unseen: list[Lease] = []
+        """Leases that are still to be looked at, before all are again."""
 
     @property
     def state(self) -> State:
@@ -96,17 +98,36 @@ class Session(Owner):
         self.confirm(asked)
         with contextlib.suppress(HoldfastError):
             await self._look_after_locks(limit_s / 2)
+            await self._look_after_leases(limit_s / 2)
 
     async def _look_after_locks(self, limit_s: float) -> None:
         """A lock that an administrator broke is gone, and its session lives on: only a look at it tells."""
         holds = [hold for hold in self._holds if not hold.lost_because]
         for start in range(0, len(holds), MAX_LOOKUP):
             piece = holds[start : start + MAX_LOOKUP]
-            asked = {"lease_ids": [hold.lease_id for hold in piece]}
-            answer = await self._client.calls.call("POST", "/leases/lookup", asked, timeout=limit_s)
-            for hold, seen in zip(piece, answer.body["leases"], strict=True):
-                if seen["state"] != "ACTIVE" and hold in self._holds:
+            for hold, active in zip(piece, await self._active(piece, limit_s), strict=True):
+                if not active and hold in self._holds:
                     hold.lose("it was broken by an administrator, or released elsewhere")
+
+    async def _look_after_leases(self, limit_s: float) -> None:
+        """So is one that was revoked, or whose resource is gone. There may be many: some at a time, each in its turn.
+
+        One that was released here and acquired anew meanwhile is another one, of which the answer says nothing.
+        """
+        if not self._unseen:
+            self._unseen = list(self.members.values())
+        piece = self._unseen[-MAX_LOOKUP:]
+        if not piece:
+            return
+        for lease, active in zip(piece, await self._active(piece, limit_s), strict=True):
+            if not active and self.members.get(int(lease.lease_id, 16)) is lease:
+                lease.lose("the cluster has ended it: it was revoked or released elsewhere, or its resource is gone")
+        del self._unseen[-len(piece) :]
+
+    async def _active(self, held: Sequence[SessionHeld | Lease], limit_s: float) -> list[bool]:
+        asked = {"lease_ids": [each.lease_id for each in held]}
+        answer = await self._client.calls.call("POST", "/leases/lookup", asked, timeout=limit_s)
+        return [seen["state"] == "ACTIVE" for seen in answer.body["leases"]]
 
     def forget(self, hold: SessionHeld) -> None:
         self._holds.pop(hold, None)

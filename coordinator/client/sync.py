@@ -20,7 +20,6 @@ block is told of the loss, in the way it chooses:
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import ssl
 import threading
@@ -29,7 +28,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from coordinator.client import clock
-from coordinator.client.blocking import Seen, SyncBlock, iterated, waiting
+from coordinator.client.blocking import Seen, SyncBlock, iterated, shown_as, waiting
 from coordinator.client.client import DEFAULT_TIMEOUT_S, Client
 from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread, Priority
@@ -38,7 +37,7 @@ from coordinator.client.leases import Lease
 from coordinator.client.lock import Mode
 from coordinator.client.reclaim import ReclaimItem
 from coordinator.client.sessions import Session
-from coordinator.client.sync_leases import SyncLease, SyncSession
+from coordinator.client.sync_leases import SyncLease, SyncSession, leased, release_all
 from coordinator.client.sync_lock import SyncLock
 from coordinator.client.sync_recipes import SyncBarrier, SyncElection, SyncGroup, SyncReadWriteLock, SyncSemaphore
 from coordinator.client.sync_registry import SyncQueues, SyncResources
@@ -173,10 +172,12 @@ class SyncClient(Seen[Client]):
         timeout: float | None = None,
     ) -> SyncLease:
         """A lease that is renewed until it is released, lost, or `max_lifetime` seconds old."""
-        asking = functools.partial(
-            self._seen.acquire_lease, resource_id, ttl=ttl, max_lifetime=max_lifetime, timeout=timeout
-        )
-        return self._leased(self._thread.get(asking, Lease.release), on_lost)
+
+        async def acquire() -> SyncLease:
+            found = await self._seen.acquire_lease(resource_id, ttl=ttl, max_lifetime=max_lifetime, timeout=timeout)
+            return leased(found, self._thread, on_lost)
+
+        return self._thread.get(acquire, lambda lease: lease._seen.release())
 
     def lease(
         self,
@@ -187,8 +188,8 @@ class SyncClient(Seen[Client]):
         on_lost: Callable[[SyncLease], None] | None = None,
     ) -> AbstractContextManager[SyncLease]:
         """`with client.lease("id") as lease:` LeaseLost is raised at the end when it was lost meanwhile."""
-        leased = self._seen.lease(resource_id, ttl=ttl, max_lifetime=max_lifetime)
-        return SyncBlock(self._thread, leased, lambda lease: self._leased(lease, on_lost))
+        held = self._seen.lease(resource_id, ttl=ttl, max_lifetime=max_lifetime)
+        return SyncBlock(self._thread, held, lambda lease: self._leased(lease, on_lost))
 
     def acquire_leases(
         self,
@@ -201,10 +202,14 @@ class SyncClient(Seen[Client]):
         timeout: float | None = None,
     ) -> list[SyncLease]:
         """Any number, in order. `tokens`: also learn their fencing tokens. `timeout` is that of 2,000 of them."""
-        asking = self._seen.acquire_leases(
-            resource_ids, ttl=ttl, max_lifetime=max_lifetime, tokens=tokens, timeout=timeout
-        )
-        return [self._leased(lease, on_lost) for lease in self._thread.run(asking)]
+
+        async def acquire() -> list[SyncLease]:
+            found = await self._seen.acquire_leases(
+                resource_ids, ttl=ttl, max_lifetime=max_lifetime, tokens=tokens, timeout=timeout
+            )
+            return [leased(lease, self._thread, on_lost) for lease in found]
+
+        return self._thread.get(acquire, release_all)
 
     def _leased(self, lease: Lease, on_lost: Callable[[SyncLease], None] | None) -> SyncLease:
         shown = SyncLease(lease, self._thread)
@@ -218,8 +223,10 @@ class SyncClient(Seen[Client]):
 
     def open_session(self, ttl: float = 30.0, *, timeout: float | None = None) -> SyncSession:
         """A session that is kept until `close`."""
-        asking = functools.partial(self._seen.open_session, ttl, timeout=timeout)
-        return self._opened(self._thread.get(asking, Session.close))
+        return self._thread.get(
+            lambda: shown_as(self._seen.open_session(ttl, timeout=timeout), self._opened),
+            lambda session: session._seen.close(),
+        )
 
     def _opened(self, session: Session) -> SyncSession:
         return SyncSession(session, self._thread)

@@ -5,15 +5,20 @@ Callbacks run in a thread of their own: whatever they do, the heartbeats go on.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
-from coordinator.client.blocking import Seen, SyncBlock, waiting
+from coordinator.client.blocking import Seen, SyncBlock, shown_as, waiting
+from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread
 from coordinator.client.leases import Lease
 from coordinator.client.lock import Mode, State
 from coordinator.client.sessions import Session, SessionHeld
+
+RELEASED_AT_ONCE = 16
 
 
 class SyncLease(Seen[Lease]):
@@ -45,12 +50,39 @@ class SyncLease(Seen[Lease]):
         """Called once with the lease when it is lost; at once if it is already."""
 
         async def listen() -> None:
-            self._seen.on_lost(lambda _: self._thread.start_aside(lambda: callback(self)))
+            self._listen(callback)
 
         self._thread.run(listen())
 
+    def _listen(self, callback: Callable[[SyncLease], None]) -> None:
+        """The same, in the loop."""
+        self._seen.on_lost(lambda _: self._thread.start_aside(lambda: callback(self)))
+
     wait_lost = waiting(Lease.wait_lost)
     release = waiting(Lease.release)
+
+
+def leased(lease: Lease, thread: HeartbeatThread, on_lost: Callable[[SyncLease], None] | None) -> SyncLease:
+    """To be called in the loop."""
+    shown = SyncLease(lease, thread)
+    if on_lost is not None:
+        shown._listen(on_lost)
+    return shown
+
+
+async def release_all(leases: Sequence[SyncLease]) -> None:
+    """Each, whatever becomes of the others. In the loop.
+
+    Some at a time: of all at once, each would have a connection of its own.
+    """
+    left = iter(leases)
+
+    async def one_by_one() -> None:
+        for lease in left:
+            with contextlib.suppress(HoldfastError):
+                await lease._seen.release()
+
+    await asyncio.gather(*(one_by_one() for _ in range(RELEASED_AT_ONCE)))
 
 
 class SyncSessionHeld(Seen[SessionHeld]):
@@ -117,14 +149,19 @@ class SyncSession(Seen[Session]):
     # --- what belongs to it ---------------------------------------------------------------------------------------
 
     def acquire_lease(self, resource_id: str, *, timeout: float | None = None) -> SyncLease:
-        asking = functools.partial(self._seen.acquire_lease, resource_id, timeout=timeout)
-        return self._leased(self._thread.get(asking, Lease.release))
+        return self._thread.get(
+            lambda: shown_as(self._seen.acquire_lease(resource_id, timeout=timeout), self._leased),
+            lambda lease: lease._seen.release(),
+        )
 
     def acquire_leases(
         self, resource_ids: Sequence[str], *, tokens: bool = False, timeout: float | None = None
     ) -> list[SyncLease]:
-        found = self._thread.run(self._seen.acquire_leases(resource_ids, tokens=tokens, timeout=timeout))
-        return [self._leased(lease) for lease in found]
+        async def acquire() -> list[SyncLease]:
+            found = await self._seen.acquire_leases(resource_ids, tokens=tokens, timeout=timeout)
+            return [self._leased(lease) for lease in found]
+
+        return self._thread.get(acquire, release_all)
 
     def lease(self, resource_id: str, *, timeout: float | None = None) -> AbstractContextManager[SyncLease]:
         return SyncBlock(self._thread, self._seen.lease(resource_id, timeout=timeout), self._leased)
@@ -156,11 +193,13 @@ class SyncSession(Seen[Session]):
         reentrant: bool = False,
     ) -> SyncSessionHeld:
         """Held until it is released or the session ends. LockBusy when `wait` seconds were not enough."""
-        asking = functools.partial(
-            self._seen.acquire_lock,
-            key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant,
-        )  # fmt: skip
-        return self._held(self._thread.get(asking, SessionHeld.release))
+
+        def acquire() -> Coroutine[Any, Any, SessionHeld]:
+            return self._seen.acquire_lock(
+                key, wait=wait, mode=mode, permits=permits, lock_delay=lock_delay, reentrant=reentrant
+            )
+
+        return self._thread.get(lambda: shown_as(acquire(), self._held), lambda held: held._seen.release())
 
     def _leased(self, lease: Lease) -> SyncLease:
         return SyncLease(lease, self._thread)

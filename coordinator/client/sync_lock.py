@@ -98,7 +98,7 @@ class SyncLock(SyncBlock[Held, SyncHeld]):
         super().__init__(thread, lock, lambda held: SyncHeld(held, thread, client), on_lost, interrupt=interrupt)
         self._lock, self._client = lock, client
         self._acquired: list[tuple[int, SyncHeld]] = []
-        self._gate = threading.Lock()
+        """By which thread. Read and changed in the loop only: Ctrl-C never comes in between."""
 
     def acquire(self, wait: float | Literal["as made"] | None = "as made") -> SyncHeld:
         """Waits in the cluster's queue, first in, first out; LockBusy when `wait` seconds were not enough.
@@ -108,31 +108,31 @@ class SyncLock(SyncBlock[Held, SyncHeld]):
         """
         if self._interrupt:
             raise Invalid("interrupt is for blocks: where it is acquired, nobody knows where to raise")
-        told = self._on_lost
+        told, who = self._on_lost, threading.get_ident()
 
-        async def acquire() -> Held:
+        async def acquire() -> SyncHeld:
             held = await self._lock.acquire(wait)
             if told is not None:
                 held.on_lost(lambda _: self._thread.start_aside(told))
-            return held
+            shown = SyncHeld(held, self._thread, self._client)
+            self._acquired = [*self._unreleased(), (who, shown)]
+            return shown
 
-        held = SyncHeld(self._thread.get(acquire, Held.release), self._thread, self._client)
-        with self._gate:
-            self._acquired = [*self._unreleased(), (threading.get_ident(), held)]
-        return held
+        return self._thread.get(acquire, lambda shown: shown._seen.release())
 
     def release(self) -> None:
         """Gives back what was acquired last, by this thread if it did. LockLost: it was in doubt, or lost, before that.
 
         NotHeld: nothing that was acquired by this object is left.
         """
-        with self._gate:
+        who = threading.get_ident()
+
+        async def release() -> None:
             left = self._unreleased()
-            own = [each for each in left if each[0] == threading.get_ident()] or left
-            if own:
-                left.remove(own[-1])
-            self._acquired = left
-        self._thread.run(self._lock.give_back(own[-1][1]._seen if own else None))
+            own = [held for by, held in left if by == who] or [held for _, held in left]
+            await self._lock.give_back(own[-1]._seen if own else None)
+
+        self._thread.run(release())
 
     def _unreleased(self) -> list[tuple[int, SyncHeld]]:
         return [each for each in self._acquired if not each[1]._seen.released]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TypeVar
 
 from coordinator.client.blocking import A, Seen, SyncBlock, iterating, waiting
 from coordinator.client.client import Client
-from coordinator.client.entries import Entries
 from coordinator.client.errors import LockLost
 from coordinator.client.heartbeat_thread import HeartbeatThread
-from coordinator.client.lock import Lock
+from coordinator.client.lock import Held, Lock
 from coordinator.client.recipes import Barrier, Election, Group, Member, ReadWriteLock, Semaphore
 from coordinator.client.sync_lock import SyncHeld, SyncLock
 
 OnLost = Callable[[], None]
+E = TypeVar("E", Election, Semaphore)
 
 
 class _Locking(Seen[A]):
@@ -25,23 +25,20 @@ class _Locking(Seen[A]):
     def __init__(self, seen: A, thread: HeartbeatThread, client: Client) -> None:
         super().__init__(seen, thread)
         self._client = client
-        self._entered = Entries[SyncLock](threading.get_ident)
 
     def _lock(self, lock: Lock, on_lost: OnLost | None, interrupt: bool) -> SyncLock:
         return SyncLock(lock, self._thread, self._client, on_lost, interrupt)
 
-    def _enter(self, lock: SyncLock) -> SyncHeld:
-        held = lock.__enter__()
-        self._entered.put(lock)
-        return held
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._entered.take().__exit__(kind, error, trace)
+class _Entered(_Locking[E], SyncBlock[Held, SyncHeld]):
+    """Those that are entered themselves: as a block is, with nothing around that where Ctrl-C could come."""
+
+    def __init__(self, seen: E, thread: HeartbeatThread, client: Client) -> None:
+        _Locking.__init__(self, seen, thread, client)
+        SyncBlock.__init__(self, thread, seen, lambda held: SyncHeld(held, thread, client))
 
 
-class SyncElection(_Locking[Election]):
+class SyncElection(_Entered[Election]):
     """At most one of those who take part leads at a time. `with client.election("name") as held:` leads."""
 
     @property
@@ -53,9 +50,6 @@ class SyncElection(_Locking[Election]):
     ) -> SyncLock:
         """Entered, it waits until it is elected; the block is told when leadership is in doubt."""
         return self._lock(self._seen.campaign(wait), on_lost, interrupt)
-
-    def __enter__(self) -> SyncHeld:
-        return self._enter(self.campaign())
 
     leader = waiting(Election.leader)
 
@@ -78,7 +72,7 @@ class SyncElection(_Locking[Election]):
                     on_lost()
 
 
-class SyncSemaphore(_Locking[Semaphore]):
+class SyncSemaphore(_Entered[Semaphore]):
     """`with client.semaphore("name", 3):` at most three blocks at a time, of whatever threads and clients."""
 
     @property
@@ -91,9 +85,6 @@ class SyncSemaphore(_Locking[Semaphore]):
 
     def permit(self, wait: float | None = None, *, on_lost: OnLost | None = None, interrupt: bool = False) -> SyncLock:
         return self._lock(self._seen.permit(wait), on_lost, interrupt)
-
-    def __enter__(self) -> SyncHeld:
-        return self._enter(self.permit())
 
 
 class SyncReadWriteLock(_Locking[ReadWriteLock]):

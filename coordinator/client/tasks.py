@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator.client import clock
 from coordinator.client.calls import Answer
-from coordinator.client.errors import Gone, HoldfastError, NotFound, NotHeld, TaskLost
+from coordinator.client.errors import HoldfastError, TaskLost
+from coordinator.client.keeper import is_the_loss
 from coordinator.client.queues import path
 
 if TYPE_CHECKING:
@@ -159,11 +160,12 @@ class TaskKeeper:
     async def _renewed(self, queue: str, tasks: Sequence[Task], heartbeat_s: float) -> None:
         try:
             await self.renew(queue, tasks, max(MIN_ATTEMPT_S, heartbeat_s))
-        except (NotHeld, NotFound, Gone) as error:
+        except HoldfastError as error:
+            if not is_the_loss(error):
+                _log.warning("tasks of %s could not be renewed: %s", queue, error)
+                return
             for task in tasks:
                 self._lose(task, str(error))
-        except HoldfastError as error:
-            _log.warning("tasks of %s could not be renewed: %s", queue, error)
 
     def _beaten(self, queue: str) -> None:
         self._beating.pop(queue, None)

@@ -76,5 +76,6 @@ class Turns:
             at.waiting.popleft()
             at.inside, at.shared = at.inside + 1, shared
             called.set_result(None)
-        if not at.inside and not at.waiting:
-            self._keys.pop(key, None)
+        # One that gave up comes here late: the key was empty before it ran, and others may have begun it anew.
+        if not at.inside and not at.waiting and self._keys.get(key) is at:
+            del self._keys[key]

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.calls import new_request_id
-from coordinator.client.errors import Denied, HoldfastError, Invalid, Retry, TooMuch
+from coordinator.client.errors import Denied, HoldfastError, Invalid, Retry, TooMuch, is_remembered
 from coordinator.client.queues import path
 from coordinator.client.reports import MAX_REASON, Reports
 from coordinator.client.tasks import MIN_ATTEMPT_S, Task, TaskKeeper, by_queue, told
@@ -159,8 +159,9 @@ class Worker:
             _log.warning("tasks: %s", error)
             tasks = []
             await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))  # it was answered at once, and would be again
-        except Denied:
-            self._unanswered = None
+        except Denied as refusal:
+            if is_remembered(refusal):  # else an earlier try of it may be granted yet, and is given back at the end
+                self._unanswered = None
             raise
         except HoldfastError as error:
             if self._client.calls.closed:

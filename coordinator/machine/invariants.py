@@ -223,7 +223,8 @@ def _check_queues(state: State) -> None:
         require(places.pop(key) == len(queue), "a queue has lost a waiter or kept one")
         first = state.waiters[next(iter(queue))]
         require(key in first.keys, "a waiter is in the wrong queue")
-        if len(first.keys) == 1 and alive(state, first):
+        # A delay that is over is not taken off before its own turn, and that entry may have no share left for it.
+        if len(first.keys) == 1 and alive(state, first) and not state.locks[key].delay_until_ms:
             free = held_slot(state, key, first.client) < 0 and fits(state, first, key) and not overdue(state, key)
             require(not free, "a lock is free, and its first waiter was not granted")
     require(not places, "a waiter is missing from a queue")

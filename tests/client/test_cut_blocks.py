@@ -1,23 +1,23 @@
 """Ctrl-C as a block is entered or left: wherever it comes, what the block had is given back, and nobody keeps it alive.
 
-The interpreter looks for signals when a function is called. So each call on the way is cut once.
+The interpreter looks for signals at calls. So each on the way is cut once: see `cuts`.
 """
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
 
 import pytest
 
-from coordinator.client import blocking, blocks, entries, heartbeat_thread
 from coordinator.client.blocking import SyncBlock
 from coordinator.client.heartbeat_thread import HeartbeatThread
+from tests.client.cuts import Cutting, after_c_calls, at_answers, at_calls
 from tests.waiting import wait_until
 
-OURS = {module.__file__ for module in (blocking, blocks, entries, heartbeat_thread)}
 PATIENCE_S = 30.0
 
 
@@ -33,30 +33,6 @@ class Kept:
 
     async def __aexit__(self, *_: object) -> None:
         self.left += 1
-
-
-class Cut:
-    """Raises KeyboardInterrupt at the call of a number, counted from 0, of those that this thread makes in our code."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.at = number, ""
-
-    def __enter__(self) -> Cut:
-        self._before = sys.gettrace()
-        sys.settrace(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _called(self, frame: FrameType, event: str, _: Any) -> None:
-        name = frame.f_code.co_qualname
-        if frame.f_code.co_filename not in OURS or name in ("SyncBlock.__enter__", "SyncBlock.__exit__") or self.at:
-            return
-        self.number -= 1
-        if self.number < 0:
-            self.at = name
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -81,10 +57,20 @@ def cut_everywhere(thread: HeartbeatThread, pass_through: Callable[[Kept, int], 
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_block_that_is_cut_as_it_is_entered_is_left(thread: HeartbeatThread) -> None:
+@pytest.mark.parametrize(
+    ("cutting", "among"),
+    [
+        (at_calls, {"Entries.put", "Block.begun", "HeartbeatThread.enter"}),
+        (after_c_calls, {"HeartbeatThread.enter after lock.__exit__", "Entries.put after dict.get"}),
+        (at_answers, {"an answer"}),
+    ],
+)
+def test_a_block_that_is_cut_as_it_is_entered_is_left(
+    thread: HeartbeatThread, cutting: Cutting, among: set[str]
+) -> None:
     def entering(kept: Kept, number: int) -> str:
         block = SyncBlock(thread, kept, lambda shown: shown)
-        with Cut(number) as cut:
+        with cutting(number) as cut:
             try:
                 block.__enter__()
             except KeyboardInterrupt:
@@ -93,16 +79,25 @@ def test_a_block_that_is_cut_as_it_is_entered_is_left(thread: HeartbeatThread) -
         assert not cut.at, "it went on, although it was to end"
         return ""
 
-    places = cut_everywhere(thread, entering)
-    assert {"Entries.put", "Block.begun", "HeartbeatThread.enter"} <= set(places)
+    assert among <= set(cut_everywhere(thread, entering))
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_block_that_is_cut_as_it_is_left_is_left_all_the_same(thread: HeartbeatThread) -> None:
+@pytest.mark.parametrize(
+    ("cutting", "among"),
+    [
+        (at_calls, {"Entries.last", "Block.ended", "Entries.take", "HeartbeatThread.run"}),
+        (after_c_calls, {"Block.ended after lock.__exit__", "Entries.take after len"}),
+        (at_answers, {"an answer"}),
+    ],
+)
+def test_a_block_that_is_cut_as_it_is_left_is_left_all_the_same(
+    thread: HeartbeatThread, cutting: Cutting, among: set[str]
+) -> None:
     def leaving(kept: Kept, number: int) -> str:
         block = SyncBlock(thread, kept, lambda shown: shown)
         block.__enter__()
-        with Cut(number) as cut:
+        with cutting(number) as cut:
             try:
                 block.__exit__(None, None, None)
             except KeyboardInterrupt:
@@ -110,8 +105,27 @@ def test_a_block_that_is_cut_as_it_is_left_is_left_all_the_same(thread: Heartbea
         assert not cut.at, "it went on, although it was to end"
         return ""
 
-    places = cut_everywhere(thread, leaving)
-    assert {"Entries.last", "Block.ended", "Entries.take", "HeartbeatThread.run"} <= set(places)
+    assert among <= set(cut_everywhere(thread, leaving))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("cutting", [at_calls, after_c_calls, at_answers])
+def test_only_the_inner_one_of_the_same_object_is_left_when_its_end_is_cut(
+    thread: HeartbeatThread, cutting: Cutting
+) -> None:
+    def leaving(kept: Kept, number: int) -> str:
+        block = SyncBlock(thread, kept, lambda shown: shown)
+        with block:
+            block.__enter__()
+            with cutting(number) as cut:
+                try:
+                    block.__exit__(None, None, None)
+                except KeyboardInterrupt:
+                    wait_until(lambda: kept.left, PATIENCE_S, f"the inner block to be left, cut in {cut.at}")
+            assert (kept.entered, kept.left) == (2, 1), cut.at
+        return cut.at
+
+    assert cut_everywhere(thread, leaving)
 
 
 def test_the_one_around_it_stays_when_the_inner_one_of_the_same_object_is_cut(thread: HeartbeatThread) -> None:
@@ -130,3 +144,29 @@ def test_the_one_around_it_stays_when_the_inner_one_of_the_same_object_is_cut(th
             raise AssertionError("it was not entered")
         assert (kept.entered, kept.left) == (2, 1)
     assert (kept.entered, kept.left) == (2, 2) and not thread.in_use
+
+
+def test_what_comes_although_it_was_cancelled_is_given_back(
+    thread: HeartbeatThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    returned: list[str] = []
+
+    async def ask() -> str:
+        asked.set()
+        with contextlib.suppress(asyncio.CancelledError):  # as if it had just been answered
+            await asyncio.Event().wait()
+        return "it"
+
+    async def give_back(it: str) -> None:
+        returned.append(it)
+
+    def cut(*_: object) -> None:
+        asked.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(concurrent.futures.Future, "result", cut)
+    with pytest.raises(KeyboardInterrupt):
+        thread.get(ask, give_back)
+    wait_until(lambda: returned, PATIENCE_S, "it to be given back")
+    assert returned == ["it"]

@@ -442,69 +442,6 @@ def test_a_round_that_begins_while_the_node_stops_ends() -> None:
     scenario(run)
 
 
-class OnItsWay(LoneHost):
-    """What is asked for a lock is answered as unknown, and comes into the log when somebody says so."""
-
-    late: bytes = b""
-
-    async def propose(self, command: bytes, timeout: float, lane: Lane = FRONT, cost: int = 1) -> Outcome:
-        if self.late or b"waiter" not in command:
-            return await super().propose(command, timeout, lane, cost)
-        self.late = command
-        return Unknown("deadline", "no majority in time")
-
-
-@pytest.mark.parametrize("restored", [False, True])
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_one_that_comes_into_the_queue_when_nobody_is_there_any_more_leaves_it(is_gone: bool, restored: bool) -> None:
-    """Who is gone has hung up; who was told that it is unknown had no id to ask again under."""
-
-    async def run() -> None:
-        host = OnItsWay()
-        service = service_of(host)
-        host.run(HOLD)
-        task = asyncio.ensure_future(service.acquire("default", WAIT, b"id" if is_gone else None))
-        if is_gone:
-            await asyncio.sleep(0)
-            task.cancel()
-        await turns()
-        assert task.cancelled() if is_gone else isinstance(await task, Unknown)
-        assert host.late and waiting(host) == []
-        if restored:
-            ahead = LoneHost()
-            ahead.replica.restore([b"".join(host.replica.machine.freeze().chunks())])
-            ahead.applied, ahead.now_ms = host.applied, host.now_ms
-            ahead.apply(host.late)
-            host.applied = ahead.applied
-            host.replica.restore([b"".join(ahead.replica.machine.freeze().chunks())])
-        else:
-            host.apply(host.late)
-        await turns()
-        assert waiting(host) == [] and service.tidying == 0
-
-    asyncio.run(run())
-
-
-def test_what_was_on_its_way_is_left_alone_when_its_client_asked_again() -> None:
-    async def run() -> None:
-        host = OnItsWay()
-        host.run(HOLD)
-        first = asyncio.ensure_future(service_of(host).acquire("default", WAIT, b"id"))
-        await asyncio.sleep(0)
-        first.cancel()
-        await turns()
-        second = asyncio.ensure_future(service_of(host).acquire("default", WAIT, b"id"))
-        await turns()
-        assert waiting(host) == ["waiter"] and not second.done()
-        host.apply(host.late)
-        await turns()
-        assert waiting(host) == ["waiter"] and not second.done()
-        second.cancel()
-        await turns()
-
-    asyncio.run(run())
-
-
 def test_one_that_queued_again_and_may_still_be_granted_is_not_told_that_it_is_busy() -> None:
     """Dismissed by another connection of its request; asked again, it does not come into the log in time."""
 
