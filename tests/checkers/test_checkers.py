@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 
 from cluster.options import Timing
 from cluster.proposer import PAYLOAD_KIND
+from coordinator.machine import commands as c
+from coordinator.machine.codec import encode_command
+from coordinator.machine.machine import Machine
 from tests.checkers.clock_bounds import ClockBounds
-from tests.checkers.digest_equal import DigestEqual
+from tests.checkers.digest_equal import DigestEqual, RestoredCopy
 from tests.checkers.durable import Durable
 from tests.checkers.log_matching import LogMatching
 from tests.checkers.one_leader_per_term import OneLeaderPerTerm
@@ -107,6 +111,25 @@ def test_diverged_states() -> None:
     checker.check("n2", 3, b"other")
     with pytest.raises(Violation, match="digest_equal"):
         checker.check("n2", 2, b"other")
+
+
+def test_a_copy_that_does_not_know_what_the_node_knows() -> None:
+    """What decides something and is in no snapshot: here, when somebody's time to wait is over."""
+    machine, checker = Machine(), RestoredCopy(random.Random(1))
+
+    def apply(now_ms: int, *commands: c.Command) -> None:
+        raw = [encode_command(each, request_id=each.client_id.encode()) for each in commands]  # type: ignore[attr-defined]
+        machine.apply(machine.revision + 1, now_ms, raw)
+        checker.follow(machine, machine.revision, now_ms, raw)
+
+    apply(0, c.AcquireLock("k", "a", 60_000), c.AcquireLock("k", "b", 60_000, 500))
+    for now_ms in range(0, 400, 50):
+        apply(now_ms)
+    assert checker.restored > 0
+    machine.state.agenda.clear()
+    with pytest.raises(Violation, match="a restored copy"):
+        for now_ms in range(400, 20_000, 50):
+            apply(now_ms)
 
 
 def batch(*commands: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from tests.checkers.expired_goes import LOSES_MUCH, LOSSY_RATE, SETTLED_S, Avail
 from tests.checkers.fencing import Fencing
 from tests.checkers.free_lock_granted import MOST_ENTRIES, FreeLockGranted
 from tests.checkers.grant_order import GrantOrder
+from tests.checkers.holds_fit import HoldsFit
 from tests.checkers.no_early_expiry import NoEarlyExpiry
 from tests.checkers.one_effect import OneEffect
 from tests.checkers.own_revisions import OwnRevisions
@@ -27,6 +29,7 @@ from tests.checkers.refusals import LOOK_EVERY, WatchedRefusals
 from tests.checkers.refused_in_time import RefusedInTime
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
+from tests.machine.driver import Driver
 
 
 def event(kind: Any, key: str = "k", owner: str = "a", **fields: Any) -> Event:
@@ -278,6 +281,26 @@ def test_a_grant_to_one_whose_time_or_session_is_over() -> None:
     order.event(event("session_expired", number=1), 1_010)
     with pytest.raises(Violation, match="was over"):
         order.event(granted("a", 1, waiter_id=1), 1_050)
+
+
+def test_holds_that_do_not_fit_together() -> None:
+    driver = Driver()
+    holds = [driver.lock("k", client, 1_000, permits=2) for client in ("a", "b")]
+    state, checker = driver.machine.state, HoldsFit()
+    grants = [event("lock_granted", owner=hold.client_id, number=hold.lease_id) for hold in holds]
+    checker.event(grants[0])
+    assert checker.has(grants[0]) and not checker.has(grants[1])
+    with pytest.raises(Violation, match="by the events"):
+        checker.check(state)
+    checker.event(grants[1])
+    checker.check(state)
+    assert checker.most == 2
+    with pytest.raises(Violation, match="had it not"):
+        checker.event(event("lock_expired", number=7, owner="c"))
+    (key,) = state.locks
+    state.locks[key] = replace(state.locks[key], permits=1)
+    with pytest.raises(Violation, match="of 1 permits"):
+        checker.check(state)
 
 
 def test_a_free_lock_that_somebody_waits_for() -> None:

@@ -1,4 +1,4 @@
-"""Runs every part, then writes docs/PROOF.md. A part that fails is named on it, and fails this.
+"""Runs every part, then writes docs/PROOF.md. A part that fails or a goal that is missed is named, and fails it.
 
 A part that has passed with these very sources is not run again, unless --again says so; the simulation goes on where it
 was left until it has its seeds. So a proof may be made in several sittings: `make proof PARTS="simulation chaos"`.
@@ -13,12 +13,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.proof.figures import Figures
+from tests.proof.goals import missed
 from tests.proof.page import page
 from tests.proof.seeds import TESTS
 from tests.proof.sources import files_in, hash_with, imported
@@ -139,10 +140,17 @@ class Proof:
     def failed(self) -> list[str]:
         return [name for name, run in self._runs.items() if not run["passed"]]
 
+    def missed(self, parts: Collection[str]) -> list[str]:
+        """Goals that those parts have, and that are not reached by these sources."""
+        return missed(self._figures(), parts)
+
     def page(self) -> str:
+        return page(self._figures())
+
+    def _figures(self) -> Figures:
         found = {name: _read(self.figures_path(name)) if name in self._runs else None for name in PARTS}
         runs = {name: {**run, "same": run["sources"] == PARTS[name].sources()} for name, run in self._runs.items()}
-        return page(Figures(datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), commit(), runs, **found))
+        return Figures(datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), commit(), runs, **found)
 
 
 def main() -> int:
@@ -163,7 +171,10 @@ def main() -> int:
             print(f"proof: {name} has passed with these sources", flush=True)
     options.page.write_text(proof.page())
     print(f"proof: written to {options.page}; {f'failed: {proof.failed}' if proof.failed else 'no part failed'}")
-    return 1 if set(proof.failed) & set(options.parts) else 0
+    not_reached = proof.missed(options.parts)
+    for what in not_reached:
+        print(f"proof: not reached: {what}")
+    return 1 if not_reached or set(proof.failed) & set(options.parts) else 0
 
 
 def _read(path: Path) -> Any:

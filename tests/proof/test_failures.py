@@ -82,7 +82,13 @@ def test_a_violation_on_a_real_cluster_is_told_and_misses_the_goal() -> None:
 
 def test_requests_count_and_not_the_keys_they_tell_of() -> None:
     text = page(Figures("", "", robustness=[{**CLUSTER, "checked": 999_999}]))
-    assert "| 999,999 requests (9,000,000 operations of keys) | 1,000,000 requests, none undecided | **no** |" in text
+    assert "| 999,999 requests (9,000,000 operations of keys); 1 clusters | 1,000,000 requests, none undec" in text
+    assert verdicts(text, "requests checked") == ["**no**"]
+
+
+def test_a_kind_of_cluster_that_could_not_run_misses_the_goal() -> None:
+    text = page(Figures("", "", robustness=[{**CLUSTER, "not_run": {"5 nodes in namespaces": "there is no root"}}]))
+    assert verdicts(text, "requests checked") == ["**no**"]
 
 
 def test_what_broke_a_decoder_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

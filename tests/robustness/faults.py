@@ -165,8 +165,9 @@ class Faults:
         await pause(self._rng.uniform(*CUT_S))
 
     async def _one_way(self, target: str) -> None:
-        inward = self._rng.random() < 0.5
-        for other in self._others(target):
+        """All links of one node, or a single one; what it is sent, or what it sends."""
+        inward, others = self._rng.random() < 0.5, self._others(target)
+        for other in self._rng.choice((others, [self._rng.choice(others)])):
             self._links.way(*((other, target) if inward else (target, other))).cut = True
         await pause(self._rng.uniform(*CUT_S))
 

@@ -8,6 +8,7 @@ one lease, one clock, one state an index, and no node that stops itself though i
 from __future__ import annotations
 
 import logging
+import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+import msgpack
+
 from cluster.frames import LinkGuards
 from cluster.guards import ALL_ON, Guards
-from cluster.node import ClusterNode
+from cluster.node import COMMAND_KINDS, ClusterNode
 from coordinator.machine import machine
 from coordinator.machine.budget import Budget
 from tests.checkers.clock_bounds import ClockBounds
-from tests.checkers.digest_equal import DigestEqual
+from tests.checkers.digest_equal import DigestEqual, RestoredCopy
 from tests.checkers.log_matching import LogMatching
 from tests.checkers.one_leader_per_term import OneLeaderPerTerm
 from tests.checkers.one_valid_lease import OneValidLease
@@ -66,6 +69,38 @@ class Result:
         return f"make sim SEED={self.seed} WORKLOAD={self.workload}{' SHARED=1' if self.shared else ''}"
 
 
+class Complaints(logging.Handler):
+    """What the product logs as an error, and goes on: a bug in a route, a turn of a leader's loop that failed."""
+
+    LOGGERS = ("coordinator", "holdfast", "aiohttp", "asyncio")
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = "" if record.exc_info is None else logging.Formatter().formatException(record.exc_info)
+        self._heard.append(f"{record.name}: {record.getMessage()} {getattr(record, 'fields', '')}\n{trace}")
+
+    def check(self) -> None:
+        if self._heard:
+            raise Violation("no_errors_logged", self._heard[0])
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        loggers = [logging.getLogger(name) for name in self.LOGGERS]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+            logger.addHandler(self)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+                logger.removeHandler(self)
+
+
 class Run:
     NAME: ClassVar[str]
     EVERY: ClassVar[int] = 1
@@ -76,6 +111,8 @@ class Run:
     MORE: ClassVar[Kinds] = {}
     """Kinds of faults beside those of the cluster, and who knows how to do them."""
     FAULTS: ClassVar[type[Faults]] = Faults
+    COPIED: ClassVar[bool] = True
+    """Its nodes run the product's machine, of which a restored copy must be like them."""
     COMPARE_EVERY: ClassVar[int] = 1
     """Digests are compared at indexes that this divides: some cost a pass over the state."""
 
@@ -99,12 +136,15 @@ class Run:
         )
         self.log = LogMatching()
         self.digests = DigestEqual()
+        self.copy = RestoredCopy(random.Random(f"copy {self.NAME} {plan.seed}"))
+        self._applying: bytes | None = None
         self.leaders = OneLeaderPerTerm(self.log)
         self.leases = OneValidLease()
         self.clock = ClockBounds(plan.timing)
         self.members = Members(self.world)
         self.faults = self.FAULTS(self.world, self.members, plan)
         self.progress = Progress(self.world, self.members, PEACE_S * self.world.pace)
+        self.complaints = Complaints()
         self._leading: dict[str, ClusterNode] = {}
         """The nodes that lead at this moment."""
         self._look_at = 0.0
@@ -156,13 +196,18 @@ class Run:
         self.rest()
         self.progress.wait(self.progress.settled, "no leader that all members follow after the faults ended")
         self.finish()
+        self.complaints.check()
 
     def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:
         self.log.applied(site.member.id, index, term, payload)
+        self._applying = payload
 
     def _on_state(self, site: Site) -> None:
         self.clock.applied(site.member.id, site.life, site.machine.now_ms)
         revision = self.revision_of(site.machine)
+        payload, self._applying = self._applying, None
+        if payload is not None and payload[:1] in COMMAND_KINDS and self.COPIED:
+            self.copy.follow(site.machine, revision, *msgpack.unpackb(payload[1:]))
         if revision % self.COMPARE_EVERY == 0:
             self.digests.check(site.member.id, revision, self.digest_of(site.machine))
         self.applied(site)
@@ -176,6 +221,7 @@ class Run:
 
     def _on_event(self) -> None:
         """A lease begins, and a term gets its leader, only while a node acts: nothing is missed in between."""
+        self.complaints.check()
         acted, leading = self.world.acted, self._leading
         for name, site in acted.items():
             node = site.node
@@ -262,7 +308,7 @@ def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **opti
     run = kind(plan, **options)
     result = Result(kind.NAME, plan.seed, shared=plan.shared)
     try:
-        with _little_at_once(plan.expiries_an_entry):
+        with _little_at_once(plan.expiries_an_entry), run.complaints.listening():
             run.run()
     except KeyboardInterrupt:
         raise

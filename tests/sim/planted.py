@@ -7,7 +7,7 @@ schedule misses have theirs in tests/hazards and tests/lease.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -21,8 +21,21 @@ from cluster.status import StatusBoard
 from coordinator.client import calls, watch
 from coordinator.client.guards import ObjectGuard
 from coordinator.client.lock import Body
-from coordinator.machine import garbage, holders, leases, locks, reclaims, resources, shards, taskmoves, tasks, waiters
+from coordinator.machine import (
+    garbage,
+    holders,
+    leases,
+    locks,
+    reclaims,
+    resources,
+    shards,
+    snapshot,
+    taskmoves,
+    tasks,
+    waiters,
+)
 from coordinator.machine.copies import Copies
+from coordinator.machine.levels import LEVEL
 from coordinator.machine.requests import Requests
 from coordinator.machine.sketch import Sketch
 from coordinator.machine.state import State
@@ -171,6 +184,18 @@ def _judge_copies_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- locks, leases, sessions ------------------------------------------------------------------------------------------
+
+
+def _restore_without_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what a node derives when it is restored were not all that it has when it goes on."""
+    read = snapshot.read
+
+    def forgetful(chunks: Iterable[bytes], known_level: int = LEVEL) -> State:
+        state = read(chunks, known_level)
+        state.agenda.clear()
+        return state
+
+    monkeypatch.setattr(snapshot, "read", forgetful)
 
 
 def _reuse_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +356,7 @@ PLANTED = (
     _plant("move a shard in one step", "tasks", "one_owner", _move_shards_at_once),
     _plant("purge tombstones by estimate", "copies", "exact_purge no_resurrection", _purge_by_estimate),
     _plant("judge copies by name alone", "copies", "no_resurrection", _judge_copies_by_name),
+    _plant("restore without deadlines", "crowds", "digest_equal", _restore_without_deadlines),
     _plant("reuse fencing tokens", "locks", "token_order fencing exclusive_holds", _reuse_tokens),
     _plant("let old tokens write", "locks", "fencing", _let_old_tokens_write),
     _plant("serve the last waiter first", "locks", "grant_order", _last_come_first_served),

@@ -8,7 +8,6 @@ chance that the SDK and aiohttp read as globals.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import socket
 import uuid
@@ -29,13 +28,10 @@ from coordinator.http.app import build_app
 from coordinator.http.forwarding import CLIENT
 from coordinator.http.ports import NodeView
 from coordinator.http.server import HttpServer
-from tests.checkers.violation import Violation
 from tests.sim.loop import SimLoop
 from tests.sim.offices import Office
 from tests.sim.wires import Listening, Place, Socket, Wires
 from tests.sim.world import SimClock, Site, World
-
-LOGGERS = ("coordinator", "holdfast", "aiohttp", "asyncio")
 
 
 class Program:
@@ -193,21 +189,12 @@ class PortOffice(Office):
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-class _Complaints(logging.Handler):
-    """What the product logs as an error, a bug in a route above all, is a finding."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        trace = "" if record.exc_info is None else logging.Formatter().formatException(record.exc_info)
-        raise Violation("no_errors_logged", f"{record.name}: {record.getMessage()}\n{trace}")
-
-
 @contextmanager
 def borrowed(seed: int, now: Callable[[], float]) -> Iterator[None]:
     """While a run goes on: the SDK's clock is its loop's, ids and jitter come from the seed, ports are simulated."""
     rng = random.Random(f"globals {seed}")
-    chance, complaints = random.getstate(), _Complaints(logging.ERROR)
+    chance = random.getstate()
     saved = clock.now, uuid.uuid4, aiohttp.connector.monotonic, door.bind_all
-    levels = {name: logging.getLogger(name).level for name in LOGGERS}
 
     def bind_all(addresses: Iterable[tuple[Any, Any]], _: int) -> list[Any]:
         loop: Any = asyncio.get_running_loop()
@@ -218,14 +205,8 @@ def borrowed(seed: int, now: Callable[[], float]) -> Iterator[None]:
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
     aiohttp.connector.monotonic = now  # type: ignore[attr-defined]
     door.bind_all = bind_all  # type: ignore[assignment]
-    for name in LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
-        logging.getLogger(name).addHandler(complaints)
     try:
         yield
     finally:
         clock.now, uuid.uuid4, aiohttp.connector.monotonic, door.bind_all = saved  # type: ignore[attr-defined]
         random.setstate(chance)
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-            logging.getLogger(name).removeHandler(complaints)

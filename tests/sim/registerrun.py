@@ -17,6 +17,7 @@ from tests.sim.workload import Workload
 
 class RegisterRun(Run):
     NAME = "registers"
+    COPIED = False
     PACES = (1.0, 1.0, 1.0, 14.0)
 
     def __init__(self, plan: Plan, guards: Guards = ALL_ON, link_guards: LinkGuards | None = None) -> None:

@@ -22,6 +22,7 @@ from coordinator.client import (
     SessionLost,
     Unavailable,
 )
+from coordinator.client.sessions import Session
 from coordinator.client.tasks import Task
 from coordinator.client.worker import Worker
 from tests.checkers.every_event import EventLog, EveryEvent, Told
@@ -207,10 +208,26 @@ class User:
         async with client.session(ttl_s) as session:
             async with session.lease(self._rng.choice(RESOURCES)):
                 await pass_time(self._rng.uniform(0, 0.2))
-            with load.acquiring(client.client_id, KEYS[2]) as granted:
-                async with session.lock(KEYS[2], wait=self._patience_s()) as held:
-                    granted(held.token)
-                    await self._body(client, KEYS[2], held, ttl_s)
+            waits_s = self._rng.choice(((), (), (None, 0.0, 0.0, 0.0)))
+            rivals = [self._spawn(self._rival(client, session, wait_s)) for wait_s in waits_s]
+            try:
+                with load.acquiring(client.client_id, KEYS[2]) as granted:
+                    async with session.lock(KEYS[2], wait=self._patience_s()) as held:
+                        granted(held.token)
+                        await self._body(client, KEYS[2], held, ttl_s)
+            finally:
+                await asyncio.gather(*rivals)
+
+    async def _rival(self, client: Client, session: Session, wait_s: float | None) -> None:
+        """Another task of the program wants what its session locks: at once, or after those that came before."""
+        for _ in range(8 if wait_s is None else 40):
+            with contextlib.suppress(*EXPECTED):
+                async with session.lock(KEYS[2], wait=wait_s) as held:
+                    with self.inside(KEYS[2], client.client_id, held):
+                        await asyncio.sleep(0)
+                        self._load.count("rivals inside")
+            if wait_s is not None:
+                await pass_time(self._rng.uniform(0, 0.004))
 
     async def _use_lease(self, client: Client) -> None:
         ttl_s = self._rng.choice(TTLS_S)

@@ -30,7 +30,7 @@ SDK_FOUND = (119, 129, 229)
 """Of sdk: members with names, a slow client's clock beside a fast leader's, a watch at a node that was removed."""
 SILENT_WATCH = 504
 """Of sdk, in its own plan: the sum of a watch's silence and a moment was rounded, and it asked again and again."""
-SEEDS = {"locks": 10, "graph": 18, "tasks": 12, "copies": 10, "sdk": 10}
+SEEDS = {"locks": 10, "crowds": 6, "graph": 18, "tasks": 12, "copies": 10, "sdk": 10}
 
 
 @pytest.mark.slow
@@ -43,6 +43,17 @@ def test_locks_leases_and_sessions() -> None:
     assert counts["grants"] > 10 * seeds and counts["hand-overs"] > 5 * seeds and counts["expiries"] > 5 * seeds
     assert counts["fenced off"] > seeds / 2 and counts["paused"] > seeds
     assert counts["asked again"] > seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_crowds() -> None:
+    """I2, I3, I4, I15: several have a lock, several locks at once, and more is over than an entry may end."""
+    seeds, counts = SEEDS["crowds"], counts_of("crowds", range(SEEDS["crowds"]))
+    assert counts["leaders"] > seeds and counts["copies restored"] > 10 * seeds
+    assert counts["grants"] > 30 * seeds and counts["expiries"] > 100 * seeds
+    assert counts["most holders of one lock"] > 2 * seeds, "locks are shared"
+    assert counts["AcquireLocks LocksGranted"] > 5 * seeds and counts["BreakLock LockBroken"] > 3 * seeds
 
 
 @pytest.mark.slow

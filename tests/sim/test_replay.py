@@ -18,7 +18,7 @@ from tests.sim.workloads import WORKLOADS, run_seed
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = (
     ("registers", 1), ("registers", 2), ("locks", 5), ("graph", 5), ("tasks", 5), ("copies", 5), ("sdk", 5),
-    ("upgrade", 5), ("drift", 5),
+    ("upgrade", 5), ("drift", 5), ("crowds", 5),
 )  # fmt: skip
 SECONDS = 2.0
 FAULTS_OF_549 = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.copyrun import CopyRun
+from tests.sim.crowdrun import CrowdRun
 from tests.sim.driftrun import DriftRun
 from tests.sim.frame import Result, Run, planned, run_plan
 from tests.sim.graphrun import GraphRun
@@ -14,7 +15,9 @@ from tests.sim.sdkrun import SdkRun
 from tests.sim.taskrun import TaskRun
 from tests.sim.upgraderun import UpgradeRun
 
-_KINDS: tuple[type[Run], ...] = (RegisterRun, LockRun, GraphRun, TaskRun, CopyRun, SdkRun, UpgradeRun, DriftRun)
+_KINDS: tuple[type[Run], ...] = (
+    RegisterRun, LockRun, CrowdRun, GraphRun, TaskRun, CopyRun, SdkRun, UpgradeRun, DriftRun,
+)  # fmt: skip
 WORKLOADS: dict[str, type[Run]] = {kind.NAME: kind for kind in _KINDS}
 
 
