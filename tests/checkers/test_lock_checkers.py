@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -272,6 +271,22 @@ def test_a_waiter_that_overtakes() -> None:
     assert order.handed_over == 2
     with pytest.raises(Violation, match="and 1 came before it"):
         waiting(1, 2).event(granted("a", 1, waiter_id=2), 1_050)
+    order = GrantOrder()
+    order.event(granted("a", 1), 1_000)
+    order.event(event("wait_begun", waiter_id=1), 1_010)
+    order.event(granted("a", 1), 1_020)
+    with pytest.raises(Violation, match="b got k at 1 at once"):
+        order.event(granted("b", 2), 1_030)
+
+
+def test_a_wait_for_several_locks_is_in_the_queue_of_each() -> None:
+    order = GrantOrder()
+    order.asked(b"1", 100, None, ("k", "l"))
+    order.event(event("wait_begun", waiter_id=1, request_id=b"1"), 1_000)
+    with pytest.raises(Violation, match="b got l at 1 at once"):
+        order.event(granted("b", 2, key="l"), 1_010)
+    order.event(event("wait_expired", waiter_id=1, request_id=b"1"), 1_020)
+    order.event(granted("b", 2, key="l"), 1_030)
 
 
 def test_a_grant_to_one_whose_time_or_session_is_over() -> None:
@@ -287,7 +302,10 @@ def test_holds_that_do_not_fit_together() -> None:
     driver = Driver()
     holds = [driver.lock("k", client, 1_000, permits=2) for client in ("a", "b")]
     state, checker = driver.machine.state, HoldsFit()
-    grants = [event("lock_granted", owner=hold.client_id, number=hold.lease_id) for hold in holds]
+    grants = [
+        event("lock_granted", owner=hold.client_id, number=hold.lease_id, request_id=b"semaphore") for hold in holds
+    ]
+    checker.asked(b"semaphore", "exclusive", 2)
     checker.event(grants[0])
     assert checker.has(grants[0]) and not checker.has(grants[1])
     with pytest.raises(Violation, match="by the events"):
@@ -297,10 +315,19 @@ def test_holds_that_do_not_fit_together() -> None:
     assert checker.most == 2
     with pytest.raises(Violation, match="had it not"):
         checker.event(event("lock_expired", number=7, owner="c"))
-    (key,) = state.locks
-    state.locks[key] = replace(state.locks[key], permits=1)
-    with pytest.raises(Violation, match="of 1 permits"):
-        checker.check(state)
+    with pytest.raises(Violation, match="3 have k of 2 permits"):
+        checker.event(event("lock_granted", owner="c", number=7, request_id=b"semaphore"))
+
+
+@pytest.mark.parametrize("terms", [("shared", 1), ("exclusive", 3)])
+def test_a_hold_on_other_terms_beside_one(terms: tuple[str, int]) -> None:
+    """Also where the state has only the terms of the last one."""
+    checker = HoldsFit()
+    checker.asked(b"first", "exclusive", 2)
+    checker.asked(b"second", *terms)
+    checker.event(event("lock_granted", number=1, request_id=b"first"))
+    with pytest.raises(Violation, match=r"b got k as .* beside"):
+        checker.event(event("lock_granted", owner="b", number=2, request_id=b"second"))
 
 
 def test_a_free_lock_that_somebody_waits_for() -> None:

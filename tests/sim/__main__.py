@@ -239,7 +239,7 @@ def _show_counts(counts: Counter[str]) -> None:
 def _show_failure(result: Result) -> None:
     print("\n".join(result.timeline))
     print(result.failure)
-    print(f"replay it: {result.replay}")
+    print(f"trace {result.trace}; replay it: {result.replay}")
 
 
 def _show_smallest(plan: Plan, result: Result) -> None:

@@ -14,6 +14,8 @@ from cluster.ports import Committed
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.service import Service
+from tests.checkers.grant_order import GrantOrder
+from tests.checkers.holds_fit import HoldsFit
 from tests.checkers.no_early_expiry import NoEarlyExpiry
 from tests.sim.offices import Offices
 from tests.sim.world import Site, World
@@ -53,6 +55,10 @@ class Visitor:
     async def _ask(self, command: c.Command) -> Any:
         """The result, or None. Who is not answered in time has gone."""
         load, request_id = self._load, self._rng.randbytes(8)
+        if isinstance(command, c.AcquireLock | c.AcquireLocks):
+            keys = command.lock_keys if isinstance(command, c.AcquireLocks) else (command.lock_key,)
+            load.order.asked(request_id, command.block_time_ms, command.session_id, keys)
+            load.holds.asked(request_id, command.mode, command.permits)
 
         async def question(service: Service) -> Any:
             if isinstance(command, c.AcquireLock | c.AcquireLocks):
@@ -158,6 +164,7 @@ class CrowdLoad:
         self.running = False
         self.counts: Counter[str] = Counter()
         self.expiry = NoEarlyExpiry(drift)
+        self.order, self.holds = GrantOrder(), HoldsFit()
         self._visitors = [Visitor(self, f"v{number}") for number in range(visitors)]
         self._tasks: list[asyncio.Task[None]] = []
 

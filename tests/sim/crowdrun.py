@@ -1,7 +1,7 @@
 """Crowds at locks and leases: more is over at once than an entry may end, and copies of the state are as it is.
 
-What fits together, tokens and promises are followed in the log (I2, I3, I4), restored copies are compared (I15), and in
-peace everything goes.
+What fits together, turns, tokens and promises are followed in the log (I2, I3, I4, I12), restored copies are compared
+(I15), and in peace everything goes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from coordinator.machine.invariants import check
 from coordinator.machine.machine import Machine
-from tests.checkers.holds_fit import HoldsFit
 from tests.checkers.token_order import TokenOrder
 from tests.checkers.violation import Violation
 from tests.sim.crowdload import LONGEST_MS, CrowdLoad
@@ -33,7 +32,7 @@ class CrowdRun(Run):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan, lambda: Served(machine=Machine()))
         self.load = CrowdLoad(self.world, visitors=plan.clients + 3, rate=2 * plan.rate, drift=plan.timing.drift)
-        self.tokens, self.holds = TokenOrder(), HoldsFit()
+        self.tokens = TokenOrder()
         self._followed = Followed()
 
     def begin(self) -> None:
@@ -49,11 +48,12 @@ class CrowdRun(Run):
         if events is None:
             return
         for event in events:
-            if not self.holds.has(event):
+            if not self.load.holds.has(event):
                 self.tokens.event(event)
-            self.holds.event(event)
+            self.load.holds.event(event)
+            self.load.order.event(event, machine.now_ms)
             self.load.expiry.event(event, self.world.now)
-        self.holds.check(machine.state)
+        self.load.holds.check(machine.state)
         if machine.revision % CHECK_EVERY == 0:
             check(machine.state)
 
@@ -74,7 +74,8 @@ class CrowdRun(Run):
         counts = Counter(self.load.counts)
         counts["grants"] = self.tokens.grants
         counts["expiries"] = self.load.expiry.expiries
-        counts["most holders of one lock"] = self.holds.most
+        counts["hand-overs"] = self.load.order.handed_over
+        counts["most holders of one lock"] = self.load.holds.most
         counts["copies restored"] = self.copy.restored
         return counts
 

@@ -198,7 +198,7 @@ def fire_all(kind: type[Run], table: dict[str, str], every_s: float, seconds: fl
     run = kind(plan)
     failpoints = Failpoints(run, [Firing(point, mode) for point in points(table) for mode in (CRASH, ERROR)])
     run.is_over = lambda: not failpoints.wanted  # type: ignore[method-assign]
-    run.run()
+    run.play()
     return failpoints
 
 

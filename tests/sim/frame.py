@@ -182,6 +182,11 @@ class Run:
 
     # --- a run -----------------------------------------------------------------------------------------------------
 
+    def play(self) -> None:
+        """As the plan says, and nothing may log an error."""
+        with _little_at_once(self.plan.expiries_an_entry), self.complaints.listening():
+            self.run()
+
     def run(self) -> None:
         world = self.world
         world.apply_watchers.append(self._on_apply)
@@ -308,8 +313,7 @@ def run_plan(kind: type[Run], plan: Plan, *, keep_timeline: bool = False, **opti
     run = kind(plan, **options)
     result = Result(kind.NAME, plan.seed, shared=plan.shared)
     try:
-        with _little_at_once(plan.expiries_an_entry), run.complaints.listening():
-            run.run()
+        run.play()
     except KeyboardInterrupt:
         raise
     except Violation as violation:

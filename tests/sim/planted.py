@@ -258,6 +258,41 @@ def _count_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_hold", counted)
 
 
+def _share_what_is_held_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = locks.fits
+
+    def roomy(state: State, ask: Any, key: int) -> bool:
+        lock = state.locks.get(key)
+        alone = lock is not None and lock.holders and lock.mode == "exclusive"
+        return fits(state, ask, key) or bool(alone and ask.mode == "shared")
+
+    for module in (locks, waiters):
+        monkeypatch.setattr(module, "fits", roomy)
+
+
+def _overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is room for it, a request is granted though others wait."""
+    rule = locks._rule
+
+    def hasty(state: State, namespace: Any, ask: Any, block_time_ms: int) -> Any:
+        found = rule(state, namespace, ask, block_time_ms)
+        new = all(locks.held_slot(state, key, ask.client) < 0 for key in ask.keys)
+        return locks.grant if new and all(locks.fits(state, ask, key) for key in ask.keys) else found
+
+    monkeypatch.setattr(locks, "_rule", hasty)
+
+
+def _fail_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is logged, and the loop goes on."""
+    turn = Sweeper.turn
+
+    async def failing(self: Sweeper) -> float:
+        await turn(self)
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Sweeper, "turn", failing)
+
+
 def _never_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sweeper, "wanted", lambda self: False)
 
@@ -357,6 +392,9 @@ PLANTED = (
     _plant("purge tombstones by estimate", "copies", "exact_purge no_resurrection", _purge_by_estimate),
     _plant("judge copies by name alone", "copies", "no_resurrection", _judge_copies_by_name),
     _plant("restore without deadlines", "crowds", "digest_equal", _restore_without_deadlines),
+    _plant("share what one holds alone", "crowds", "holds_fit", _share_what_is_held_alone),
+    _plant("let who comes overtake who waits", "crowds", "grant_order", _overtake),
+    _plant("errors that only the log tells of", "crowds", "no_errors_logged", _fail_in_a_loop),
     _plant("reuse fencing tokens", "locks", "token_order fencing exclusive_holds", _reuse_tokens),
     _plant("let old tokens write", "locks", "fencing", _let_old_tokens_write),
     _plant("serve the last waiter first", "locks", "grant_order", _last_come_first_served),
