@@ -225,7 +225,7 @@ class LockWaits:
         if wait.waiter_id is None:
             # Of a client's own id, granted at once or perhaps late: it may ask again, and its time limits it anyway.
             return isinstance(outcome, Denied)
-        # Under an id of this node's own, what was asked later was the same command once more.
+        # Under an id of this node's own, what was asked later, or comes later still, was the same command once more.
         asked = wait.asked if wait.repeatable else MAX_REVISION
         leaving = CancelWaiter(wait.waiter_id, wait.request_id, asked)
         patience_s = wait.command.block_time_ms / 1000 + CANCEL_S

@@ -28,6 +28,7 @@ from coordinator.machine.namespaces import (
     TASKS,
     WAITERS,
 )
+from coordinator.machine.reads import due
 from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, EXPIRED, WAITER_DEADLINE, WORKER_MOMENT, State
 from coordinator.machine.timers import TimedTable, TimerIndex, bucket_of
 from coordinator.machine.waiters import alive, fits, held_slot, overdue
@@ -45,6 +46,7 @@ def check(state: State) -> None:
     _check_queues(state)
     _check_quotas(state)
     _check_requests(state)
+    require(due(state, state.now_ms) == (sweep.backlog(state) > 0), "what is due is not all counted as a backlog")
     graphchecks.check(state)
     taskchecks.check(state)
     copychecks.check(state)

@@ -23,6 +23,8 @@ What each level brought:
    one beside it, and of two of one pair a restored node could find the other one.
    What ends with a hold or a wait whose time is over, of the same lock or of others, is charged to the entry, and left
    to its own turn when that is too much; below, one hold's turn ended all of its lock.
+   A request for a lock that a node takes back for good is remembered as cancelled; below, it was forgotten, and a copy
+   of it that came later waited for the lock, or got it, for nobody.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ TASK_NAMES = 5
 """From this level on no client acquires a lease that is a task's, or under the name of one."""
 CHARGED_HOLDS = 5
 """From this level on an entry is charged for the holds and waits that end beside the one whose turn it is."""
+ENDED_FOR_GOOD = 5
+"""From this level on what is cancelled for good is remembered."""
 
 MAX_LEVEL = 1 << 16
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from coordinator.machine import leases, tasktenure
 from coordinator.machine.commands import AcquireLock, AcquireLocks, BreakLock, CancelWaiter, ReleaseLock, RenewLock
 from coordinator.machine.leaserows import KEPT
-from coordinator.machine.limits import MAX_WAITERS_PER_KEY
+from coordinator.machine.levels import ENDED_FOR_GOOD
+from coordinator.machine.limits import MAX_REVISION, MAX_WAITERS_PER_KEY
 from coordinator.machine.names import CLIENT, LOCK
 from coordinator.machine.namespaces import LOCKS, WAITERS, Namespace
 from coordinator.machine.requests import key_of
@@ -220,14 +221,18 @@ def break_lock(state: State, namespace: Namespace, command: BreakLock) -> Result
 
 
 def cancel(state: State, namespace: Namespace, command: CancelWaiter) -> Result:
-    """In one step, because a retry may come at any time: either it is in time and keeps all, or it begins anew."""
+    """In one step, because a retry may come at any time: either it is in time and keeps all, or it begins anew.
+
+    Who says that it was asked for at the last of all revisions takes it back for good: a copy that is still under way
+    would be nobody's, and is answered that it was cancelled."""
     request = key_of(namespace.number, command.request_id or b"")
+    for_good = command.asked == MAX_REVISION and state.level >= ENDED_FOR_GOOD
     known = state.requests.remembered.get(request)
     if known is not None and known.asked > command.asked:
         return Denied("asked_again", "the request was asked again since, and whoever did waits for it or has it")
     waiter = state.waiters.get(command.waiter_id)
     if waiter is not None and waiter.namespace == namespace.number:
-        dismiss(state, waiter, "cancelled")
+        dismiss(state, waiter, "ended" if for_good else "cancelled")
         settle(state, waiter.keys)
         return WaitCancelled()
     granted = () if known is None else _granted(known.result)
@@ -235,7 +240,10 @@ def cancel(state: State, namespace: Namespace, command: CancelWaiter) -> Result:
         return Denied("unknown_waiter", "nobody waits under this id: it was granted, cancelled, or its time was over")
     for hold in granted:
         release(state, namespace, ReleaseLock(hold.lock_key, hold.client_id, hold.fencing_token))
-    state.requests.forget(request)
+    if for_good:
+        state.requests.conclude(request, WaitCancelled())
+    else:
+        state.requests.forget(request)
     return WaitCancelled()
 
 

@@ -38,10 +38,13 @@ def sweep(state: State, budget: Budget, cuts: Budget) -> int:
 
 
 def backlog(state: State) -> int:
-    """About how much is due and not worked off."""
-    closing = sum(state.sessions.leases[slot] for slot in state.closing)
+    """About how much is due and not worked off. Whatever is due counts, or the leader would rest in between."""
+    closing = sum(
+        1 + state.sessions.leases[slot] + len(state.session_waiters.get(slot + 1, ())) for slot in state.closing
+    )
     timers = (state.lease_timers, state.session_timers, state.resource_timers, state.task_timers)
-    unfinished = closing + len(state.unbalanced) + garbage.backlog(state) + tombstones.backlog(state)
+    moments = state.agenda.backlog(state.now_ms)
+    unfinished = closing + moments + len(state.unbalanced) + garbage.backlog(state) + tombstones.backlog(state)
     return unfinished + sum(index.backlog(state.now_ms) for index in timers)
 
 

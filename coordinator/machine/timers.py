@@ -276,6 +276,11 @@ class Agenda:
         item: tuple[int, int, int] = self._items[0]
         return item
 
+    def backlog(self, now_ms: int) -> int:
+        """How many are due."""
+        count: int = self._items.bisect_left((now_ms + 1,))
+        return count
+
     def items(self) -> list[tuple[int, int, int]]:
         return list(self._items)
 

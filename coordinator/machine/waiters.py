@@ -21,7 +21,7 @@ from coordinator.machine.limits import MAX_HOLDERS_PER_KEY
 from coordinator.machine.names import LOCK
 from coordinator.machine.namespaces import LOCKS, WAITERS
 from coordinator.machine.requests import key_of
-from coordinator.machine.results import LockBusy, LockGranted, LocksGranted, Result
+from coordinator.machine.results import LockBusy, LockGranted, LocksGranted, Result, WaitCancelled
 from coordinator.machine.state import ACTIVE, DELAY_END, DELETED, Lock, State, Waiter
 
 HoldEnd = Literal["lock_released", "lock_expired", "lock_broken"]
@@ -202,14 +202,14 @@ def _remove_holders(state: State, key: int, ended: Mapping[int, HoldEnd], delaye
     state.locks[key] = lock
 
 
-def dismiss(state: State, waiter: Waiter, how: Literal["expired", "cancelled"]) -> None:
-    """Takes a waiter out of all its queues ungranted. The caller settles its keys.
-
-    A wait that was cancelled was not in vain, it was left: asked for again, it begins anew.
-    """
+def dismiss(state: State, waiter: Waiter, how: Literal["expired", "cancelled", "ended"]) -> None:
+    """Takes a waiter out of all its queues ungranted. The caller settles its keys. A wait that was cancelled was not in
+    vain, it was left: asked for again, it begins anew. One that was ended was cancelled for good."""
     _remove(state, waiter)
     if how == "expired":
         _conclude(state, waiter, busy(state, waiter))
+    elif how == "ended":
+        _conclude(state, waiter, WaitCancelled())
     elif waiter.request_id is not None:
         state.requests.forget(key_of(waiter.namespace, waiter.request_id))
     text, client = state.names.text(waiter.keys[0]), state.names.text(waiter.client)

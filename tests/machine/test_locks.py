@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.machine import commands as c
 from coordinator.machine import results as r
-from coordinator.machine.limits import LISTED_WAITERS
+from coordinator.machine.levels import ENDED_FOR_GOOD, LEVEL
+from coordinator.machine.limits import LISTED_WAITERS, MAX_REVISION
 from tests.machine.driver import Driver
 
 
@@ -144,6 +145,24 @@ def test_a_cancel_that_comes_after_the_grant(driver: Driver, asked_again: bool) 
         assert driver.code(cancel) == "unknown_waiter"
         anew = driver.lock(client="b", block_ms=60_000, request_id=b"id")
         assert isinstance(anew, r.LockGranted) and anew.fencing_token == held.fencing_token + 2, "after one taken back"
+
+
+@pytest.mark.parametrize("level", [ENDED_FOR_GOOD - 1, LEVEL])
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_copy_of_what_was_cancelled_for_good(driver: Driver, granted: bool, level: int) -> None:
+    """Nobody would take what it got: it is answered that it was cancelled."""
+    driver.do(c.RaiseLevel(level))
+    held = driver.lock(client="a")
+    waiting = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    if granted:
+        driver.unlock(held)
+    assert driver.do(c.CancelWaiter(waiting.waiter_id, b"id", MAX_REVISION)) == r.WaitCancelled()
+    copy = driver.lock(client="b", block_ms=60_000, request_id=b"id")
+    if level < ENDED_FOR_GOOD:
+        assert isinstance(copy, r.LockGranted if granted else r.LockWaiting), "the release before is as it was"
+    else:
+        assert copy == r.WaitCancelled()
+        assert driver.queue() == [] and driver.holders() == ([] if granted else ["a"])
 
 
 def test_several_keys_granted_to_nobody_are_given_back(driver: Driver) -> None:

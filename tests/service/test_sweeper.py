@@ -10,6 +10,7 @@ from coordinator.lanes import PULSE
 from coordinator.leading import TICK_S
 from coordinator.machine import commands as c
 from coordinator.machine.collection import Collection, CollectionCounts
+from coordinator.machine.levels import LEVEL
 from coordinator.sweeper import LIMIT_MIN, PULSE_MS, Sweeper
 from tests.service.graphs import BUFFER_MS, next_command, pending, put, ring
 from tests.service.lone import LoneHost, service_of
@@ -85,6 +86,20 @@ def test_a_mass_expiry_is_worked_off_in_bounded_steps() -> None:
     assert rounds > 1
     assert service.telemetry.expired["lease"] == 30_000
     assert sweeper._limit == PULSE
+
+
+def test_a_crowd_whose_time_to_wait_is_over_is_a_backlog() -> None:
+    """Who holds the lock lives, so that nothing but their own deadlines is due: there is no pause before the last."""
+    host, crowd = LoneHost(), 2_000
+    host.run(c.RaiseLevel(LEVEL))
+    host.run(c.AcquireLock("k", "a", 3_600_000))
+    host.run(*[c.AcquireLock("k", f"b{number}", 1_000, 500) for number in range(crowd)])
+    host.now_ms += 500
+    sweeper, pauses_s = Sweeper(service_of(host)), []
+    while sweeper.wanted():
+        pauses_s.append(asyncio.run(sweeper.sweep()))
+    assert len(pauses_s) > 1 and max(pauses_s[:-1]) < TICK_S
+    assert not host.replica.machine.state.waiters
 
 
 def test_what_was_refused_to_a_backlog_is_tried_as_a_pulse() -> None:

@@ -16,6 +16,7 @@ from coordinator.machine import commands as c
 from coordinator.machine import results as r
 from coordinator.machine.codec import decode_command, encode_command
 from coordinator.machine.events import Compacted
+from coordinator.machine.levels import LEVEL
 from coordinator.service import Service
 from tests.service.lone import LoneHost, service_of
 from tests.service.test_waiting import HOLD, WAIT, result_of, scenario, turns, waiting
@@ -317,6 +318,25 @@ def test_a_copy_of_it_that_comes_in_before_it_is_taken_back_does_not_keep_it() -
         host.gate.set()
         await turns()
         assert waiting(host) == [] and service.tidying == 0
+
+    asyncio.run(run())
+
+
+def test_a_copy_of_it_that_comes_after_it_was_taken_back_gets_nothing() -> None:
+    async def run() -> None:
+        host = OnItsWay()
+        service = service_of(host)
+        host.run(c.RaiseLevel(LEVEL))
+        (held,) = host.run(HOLD)
+        assert await service.acquire("default", WAIT, None) == UNHEARD
+        await turns()
+        host.apply(host.late)
+        await turns()
+        assert waiting(host) == [] and service.tidying == 0
+        host.apply(host.late)
+        assert waiting(host) == []
+        host.apply(release_of(held), host.late)
+        assert holders(host) == []
 
     asyncio.run(run())
 

@@ -104,7 +104,7 @@ def _believe_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "disturb", lambda state, slot: None)
 
 
-def _suspect_only_the_unreferenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def _suspect_few(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = resources.lost
 
     def lost_if_last(state: State, slot: int, *, expired: bool = False) -> None:
@@ -383,7 +383,7 @@ PLANTED = (
     _off("charge an outage to the clock", "clock_bounds", 4, guards=replace(ALL_ON, clock_step=False)),
     _off("a proposal that never ends", "one_answer", 1, guards=replace(ALL_ON, proposal_deadline=False)),
     _plant("believe the collector", "graph", "reachable_stays", _believe_the_collector, 18),
-    _plant("suspect only the unreferenced", "graph", "garbage_goes", _suspect_only_the_unreferenced, 2),
+    _plant("suspect only the unreferenced", "graph", "garbage_goes no_errors_logged", _suspect_few, 2),
     _plant("take late acknowledgements", "graph", "one_effect", _take_late_acknowledgements, 23),
     _plant("skip the safety buffer", "graph", "reachable_stays", _skip_the_buffer),
     _plant("complete a task for anybody", "tasks", "one_owner", _complete_for_anybody, 2),
