@@ -63,7 +63,7 @@ sim-long: $(STAMP) ## 10,000 simulated runs, or as many as MINUTES=60 allow; goe
 robustness: $(STAMP) ## real processes behind link proxies under faults, histories checked: MINUTES=10 OPERATIONS=1000000
 	@$(BIN)/python -m tests.robustness $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OPERATIONS),--operations $(OPERATIONS))
 
-proof: $(STAMP) ## all of it, simulation and real clusters for MINUTES=20, written to docs/PROOF.md; PARTS="flips fuzz": only those
+proof: $(STAMP) ## all of it, written to docs/PROOF.md: 10,000 seeds take hours; MINUTES=20: no more for them and real clusters; PARTS="flips fuzz": only those
 	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PARTS),--parts $(PARTS))
 
 bench: $(STAMP) ## all benchmarks next to etcd, ZooKeeper and Redis: make bench BENCH_ARGS="--only locks --quick"

@@ -1,7 +1,8 @@
 """Runs every part, then writes docs/PROOF.md. A part that fails or a goal that is missed is named, and fails it.
 
-A part that has passed with these very sources is not run again, unless --again says so; the simulation goes on where it
-was left until it has its seeds. So a proof may be made in several sittings: `make proof PARTS="simulation chaos"`.
+A part that has passed with these very sources, and reached its goals, is not run again, unless --again says so; the
+simulation goes on where it was left. One command makes the whole proof, however long it takes; or several sittings do:
+`make proof MINUTES=20`, `make proof PARTS="simulation chaos"`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from tests.sim.ledger import REPOSITORY, commit, sources_hash
 
 PRODUCT = ("coordinator", "cluster")
 SIMULATED = ("tests/sim", "tests/checkers", "tests/reference", "tests/machine")
-SEEDS = 10_000
 SEED_TESTS = ("tests.conftest", *(f"tests.sim.{Path(name).stem}" for name in TESTS))
 IMAGE = ("docker-compose.yml", "Dockerfile", "docker", "configs/docker.toml", "pyproject.toml")
 """What decides, besides the product, what is in the image and how it is run."""
@@ -36,23 +36,30 @@ DOCKER_S = 20
 
 @dataclass(frozen=True)
 class Part:
-    """`command`: for so many minutes, with figures to that file. Where there is no share, it takes what it takes.
-    `folders`: with all sources in them, whether it imports them or starts them as programs of their own."""
+    """`command`: for so many minutes, if any, with figures to that file. `folders`: with all sources in them, whether
+    it imports them or starts them as programs of their own."""
 
-    command: Callable[[float, Path], list[str]]
+    command: Callable[[float | None, Path], list[str]]
     folders: tuple[str, ...]
     share: float = 0.0
+    """Of the minutes that somebody allows for all. Where there is none, it takes what it takes."""
+    minutes: float | None = None
+    """When nobody does; None: it takes what it takes."""
     is_tests: bool = False
     """It runs tests of these folders."""
     goes_on: bool = False
     """Its figures are of several sittings, and it knows by itself whether they are of the same sources: of the folders
     and nothing else."""
     also: tuple[str, ...] = ()
-    """Modules that it runs besides that of its command."""
+    """Modules that it runs besides that of its command, or starts as programs of their own."""
     files: tuple[str, ...] = ()
     """What else decides what it does: files and folders of them, of any kind."""
     can_run: Callable[[], str | None] = lambda: None
     """Why it cannot, on this machine."""
+
+    def lasts(self, minutes: float | None) -> float | None:
+        """How many it has of so many in all."""
+        return self.minutes if minutes is None else minutes * self.share
 
     def sources(self) -> str:
         """Of the product, of the folders, of the files, and of whatever of ours it imports."""
@@ -71,9 +78,13 @@ def _no_docker() -> str | None:
     return None if asked.returncode == 0 else "docker does not answer"
 
 
+def _within(minutes: float | None) -> list[str]:
+    return [] if minutes is None else ["--minutes", f"{minutes}"]
+
+
 PARTS: dict[str, Part] = {
     "simulation": Part(
-        lambda minutes, to: ["tests.sim", "--long", "--minutes", f"{minutes}", "--ledger", f"{to}"],
+        lambda minutes, to: ["tests.sim", "--long", *_within(minutes), "--ledger", f"{to}"],
         SIMULATED, 0.5, goes_on=True,
     ),
     "seeds": Part(lambda _, to: ["tests.proof.seeds", "--json", f"{to}"], SIMULATED, is_tests=True, also=SEED_TESTS),
@@ -84,11 +95,13 @@ PARTS: dict[str, Part] = {
     "flips": Part(lambda _, to: ["tests.sim", "--flips", "1300", "--json", f"{to}"], SIMULATED),
     "fuzz": Part(lambda _, to: ["tests.fuzz", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
     "ports": Part(lambda _, to: ["tests.fuzz", "--ports", "--bytes", "100M", "--into", f"{to}"], ("tests/fuzz",)),
-    "scale": Part(lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("bench",)),
+    "scale": Part(
+        lambda _, to: ["tests.proof.scale", "--json", f"{to}"], ("bench",), also=("tests.processes.register_node",)
+    ),
     "failover": Part(lambda _, to: ["tests.proof.failover", "--json", f"{to}"], ("bench",)),
     "robustness": Part(
-        lambda minutes, to: ["tests.robustness", "--minutes", f"{minutes}", "--json", f"{to}", "--out", f"{to.parent}"],
-        ("tests/robustness", "tests/checkers"), 0.5,
+        lambda minutes, to: ["tests.robustness", *_within(minutes), "--json", f"{to}", "--out", f"{to.parent}"],
+        ("tests/robustness", "tests/checkers"), 0.5, minutes=10.0,
     ),
     "chaos": Part(
         lambda _, to: ["tests.chaos", "--rounds", "1", "--json", f"{to}"],
@@ -111,9 +124,9 @@ class Proof:
         run = self._runs.get(name)
         if run is None or not run["passed"] or run["sources"] != PARTS[name].sources():
             return False
-        return name != "simulation" or sum(_read(self.figures_path(name))["seeds"].values()) >= SEEDS
+        return not self.missed((name,))
 
-    def run(self, name: str, minutes: float) -> None:
+    def run(self, name: str, minutes: float | None) -> None:
         part, path, began = PARTS[name], self.figures_path(name), time.monotonic()
         sources, before = part.sources(), self._runs.get(name, {})
         why_not = part.can_run()
@@ -123,7 +136,7 @@ class Proof:
         print(f"proof: {name}", flush=True)
         if not part.goes_on:
             path.unlink(missing_ok=True)
-        command = [sys.executable, "-m", *part.command(minutes * part.share, path)]
+        command = [sys.executable, "-m", *part.command(part.lasts(minutes), path)]
         passed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
         self._runs[name] = {
             "passed": passed,
@@ -142,20 +155,27 @@ class Proof:
 
     def missed(self, parts: Collection[str]) -> list[str]:
         """Goals that those parts have, and that are not reached by these sources."""
-        return missed(self._figures(), parts)
+        return missed(self._figures(parts), parts)
 
     def page(self) -> str:
-        return page(self._figures())
+        return page(self._figures(PARTS))
 
-    def _figures(self) -> Figures:
-        found = {name: _read(self.figures_path(name)) if name in self._runs else None for name in PARTS}
-        runs = {name: {**run, "same": run["sources"] == PARTS[name].sources()} for name, run in self._runs.items()}
+    def _figures(self, parts: Collection[str]) -> Figures:
+        """Of these: it takes a while to know what the sources of each are."""
+        ran = {name: run for name, run in self._runs.items() if name in parts}
+        found = {name: _read(self.figures_path(name)) if name in ran else None for name in PARTS}
+        runs = {name: {**run, "same": run["sources"] == PARTS[name].sources()} for name, run in ran.items()}
         return Figures(datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), commit(), runs, **found)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="for the simulation and real clusters, in all")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="for the simulation and real clusters, in all; without it the simulation runs until it has its seeds, and "
+        f"real clusters for {PARTS['robustness'].minutes:g} minutes",
+    )
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="only these")
     parser.add_argument("--again", action="store_true", help="also what has passed with these sources")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "proof", help="for figures and charts")
@@ -168,7 +188,7 @@ def main() -> int:
         if options.again or not proof.is_done(name):
             proof.run(name, options.minutes)
         else:
-            print(f"proof: {name} has passed with these sources", flush=True)
+            print(f"proof: {name} has passed with these sources, and reached its goals", flush=True)
     options.page.write_text(proof.page())
     print(f"proof: written to {options.page}; {f'failed: {proof.failed}' if proof.failed else 'no part failed'}")
     not_reached = proof.missed(options.parts)

@@ -9,6 +9,9 @@ from typing import Any
 from tests.proof.figures import Figures
 from tests.proof.tables import in_one_line, table, yes
 
+TOLD_ELSEWHERE = ("goal", "reached", "why")
+"""Of what a part of scale says, with no figure in it."""
+
 
 def ports(figures: Figures) -> Iterator[str]:
     yield "## Damaged input at the ports of real nodes\n"
@@ -35,6 +38,9 @@ def scale(figures: Figures) -> Iterator[str]:
         yield figures.absent("scale")
         return
     yield "A great deal at once, on three real nodes; times are compared with those of the same run.\n"
+    for name, told in found.items():
+        if "why" in told:
+            yield f"**{name} ended at:** `{in_one_line(told['why'])}`\n"
     yield from table(
         ("what", "goal", "reached", "figures"),
         (
@@ -42,7 +48,7 @@ def scale(figures: Figures) -> Iterator[str]:
                 name,
                 told["goal"],
                 yes(told["reached"]),
-                ", ".join(f"{what} {figure}" for what, figure in told.items() if what not in ("goal", "reached")),
+                ", ".join(f"{what} {figure}" for what, figure in told.items() if what not in TOLD_ELSEWHERE),
             )
             for name, told in found.items()
         ),
@@ -117,6 +123,7 @@ def robustness(figures: Figures) -> Iterator[str]:
     yield from _short(runs)
     yield "Operations: " + ", ".join(f"{name} {number:,}" for name, number in sorted(kinds.items())) + ".\n"
     yield "Faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())) + ".\n"
+    yield from _noticed(runs)
     for name, reason in runs[0]["not_run"].items():
         yield f"**Not run: {name}**, as {reason}.\n"
     yield "Frames and packets: " + ", ".join(f"{name} {number:,}" for name, number in sorted(frames.items())) + ".\n"
@@ -131,6 +138,14 @@ def _short(runs: list[dict[str, Any]]) -> Iterator[str]:
     if ended:
         told = ", ".join(f"{kind} {number:,}" for kind, number in sorted(ended.items()))
         yield f"Short ones that were granted, left to end by themselves, and gone from every node: {told}.\n"
+
+
+def _noticed(runs: list[dict[str, Any]]) -> Iterator[str]:
+    noticed = Counter[str]()
+    for run in runs:
+        noticed.update(run.get("noticed", {}))
+    if noticed:
+        yield "What came of them: " + ", ".join(f"{what} {number}" for what, number in sorted(noticed.items())) + ".\n"
 
 
 def chaos(figures: Figures) -> Iterator[str]:

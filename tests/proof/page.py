@@ -219,10 +219,11 @@ def _files(figures: Figures) -> Iterator[str]:
     if figures.flips is not None:
         counts = figures.flips["counts"]
         yield (
-            f"{counts['fault bit_flip']:,} bits were flipped in the files of minorities of simulated clusters under "
-            f"load, one node at a time, in {counts['seeds']} runs: {counts['fault flips that were noticed']:,} were "
-            f"noticed by the node that started with it, which refused; the others were in bytes that say nothing (room "
-            f"made ahead, snapshots that a newer one replaced). {_lost(figures.flips['failed'])}\n"
+            f"{counts.get('fault bit_flip', 0):,} bits were flipped in the files of minorities of simulated clusters "
+            f"under load, one node at a time, in {counts.get('seeds', 0)} runs: "
+            f"{counts.get('fault flips that were noticed', 0):,} were noticed by the node that started with it, which "
+            f"refused; the others were in bytes that say nothing (room made ahead, snapshots that a newer one "
+            f"replaced). {_lost(figures.flips['failed'])}\n"
         )
     if figures.fuzz is not None:
         yield from _fuzz(figures.fuzz)

@@ -96,7 +96,8 @@ def test_every_figure_is_on_the_page() -> None:
     assert "| 3 nodes | 1.5 | 5,678 | 1,234 | 456 | 0 | 2 | 7.5 |" in text and "isolate 2" in text and "lost 7" in text
     assert "| 3 nodes | 2 | 0.9 s | 1.1 s | 1.5 s | isolate at n2 |" in text and "locks: read free 99" in text
     assert "| fill a disk | 2 | 0.75 s |" in text and "3 and 5 nodes for 9.0 minutes" in text
-    assert "| 1,234 requests (5,678 operations of keys); 1 clusters | 1,000,000 requests, none undecided" in text
+    assert "| 1,234 requests (5,678 operations of keys); 1 clusters; **not shown**: 3 nodes: kill -9, " in text
+    assert "; 5 nodes; 3 nodes in namespaces; 5 nodes in namespaces | 1,000,000 requests, none undecided" in text
     assert "gone from every node: locks 67." in text and "lock 4,321" in text and "tasks done 8,765" in text
 
 
@@ -166,12 +167,18 @@ def test_what_passed_with_these_sources_is_not_run_again(tmp_path: Path, monkeyp
     (tmp_path / "parts.json").write_text(
         json.dumps({"fuzz": run_of(), "flips": run_of(passed=False), "replay": run_of(), "simulation": run_of()})
     )
+    fuzzed = {"bytes": 104_857_600, "resident_before_kib": 1_000, "resident_peak_kib": 1_250}
+    (tmp_path / "fuzz.json").write_text(json.dumps([fuzzed]))
+    (tmp_path / "replay.json").write_text(json.dumps({"runs": 28, "different": []}))
     simulation = tmp_path / "simulation.json"
     simulation.write_text(json.dumps(simulation_of("locks", 9_999, {})))
     proof = Proof(tmp_path)
     assert [name for name in PARTS if proof.is_done(name)] == ["replay", "fuzz"] and proof.failed == ["flips"]
     simulation.write_text(json.dumps(simulation_of("locks", 10_000, {})))
     assert proof.is_done("simulation")
+    (tmp_path / "fuzz.json").write_text(json.dumps([{**fuzzed, "resident_peak_kib": 2_001}]))
+    (tmp_path / "replay.json").unlink()
+    assert [name for name in PARTS if proof.is_done(name)] == ["simulation"], "the others have missed their goals"
     monkeypatch.setattr(Part, "sources", lambda _: "other sources")
     assert not any(proof.is_done(name) for name in PARTS)
 

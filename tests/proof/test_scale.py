@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -11,7 +14,8 @@ import pytest
 import bench.overload as greed
 from bench.expiry import DUE_MS
 from cluster.options import Timing
-from tests.proof.scale import PARTS
+from tests.proof import scale
+from tests.proof.scale import PARTS, Part
 from tests.proof.scale_crowds import Ending, expiries_verdict, grants_verdict
 from tests.proof.scale_loads import BLOCK, Calm, overload_verdict, sized
 
@@ -152,3 +156,18 @@ def test_commands_have_the_size_that_was_asked_for() -> None:
 
 def test_every_part_runs_unless_some_are_named() -> None:
     assert list(PARTS) == ["waiters", "expiries", "overload", "entries"]
+
+
+def test_a_part_that_breaks_leaves_the_others_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(part: Part) -> dict[str, Any]:
+        if part is PARTS["expiries"]:
+            raise TimeoutError("no node was ready")
+        return {"goal": "in order", "reached": True, "seconds": 31.0}
+
+    monkeypatch.setattr(scale, "measured", measured)
+    monkeypatch.setattr(sys, "argv", ["scale", "--json", f"{tmp_path / 'scale.json'}"])
+    assert scale.main() == 1
+    figures = json.loads((tmp_path / "scale.json").read_text())
+    assert list(figures) == list(PARTS) and sum(told["reached"] for told in figures.values()) == 3
+    broken = figures["expiries"]
+    assert broken["why"] == "TimeoutError: no node was ready" and broken["goal"] and broken["seconds"] >= 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.proof.__main__ import PARTS, PRODUCT, SIMULATED
-from tests.proof.sources import hash_with
+from tests.proof.sources import hash_with, imported
 from tests.sim.ledger import REPOSITORY, sources_hash
 
 
@@ -33,7 +34,7 @@ def test_those_of_the_simulation_are_its_ledgers() -> None:
             "robustness",
             ["tests/chaos/digests.py", "bench/wire.py", "tests/waiting.py", "tests/robustness/shortones.py"],
         ),
-        ("scale", ["tests/proof/scale_loads.py", "tests/robustness/record.py", "tests/processes/fleet.py"]),
+        ("scale", ["tests/proof/scale_loads.py", "tests/robustness/record.py", "tests/processes/register_node.py"]),
         ("failover", ["tests/proof/failover.py", "tests/robustness/record.py", "bench/failover.py"]),
         ("fuzz", ["tests/machine/__init__.py", "tests/storage/test_corruption.py", "tests/sim/disk.py"]),
         ("seeds", ["tests/sim/test_seeds.py", "tests/machine/driver.py", "tests/conftest.py"]),
@@ -55,3 +56,28 @@ def test_a_file_that_changes_changes_the_hash(tmp_path: Path, monkeypatch: pytes
     before = hash_with("product", [path])
     path.write_text("FROM b")
     assert len({before, hash_with("product", [path]), hash_with("other", [path]), hash_with("other", [])}) == 4
+
+
+STARTED = re.compile(r'"-m",\s*"((?:tests|bench)\.[\w.]+)"')
+"""Programs of ours; those of the product count for every part."""
+
+
+def started(paths: set[Path]) -> set[str]:
+    """All programs that these start, and those that such programs start."""
+    found: set[str] = set()
+    while more := {name for path in paths for name in STARTED.findall(path.read_text())} - found:
+        found |= more
+        paths = paths | imported(found)
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_programs_that_a_part_starts_count(part: str) -> None:
+    folders = {path for folder in PARTS[part].folders for path in (REPOSITORY / folder).rglob("*.py")}
+    paths = {path for path in PARTS[part].paths() if path.suffix == ".py"}
+    assert imported(started(paths)) <= paths | folders
+
+
+def test_programs_that_are_started_are_found() -> None:
+    assert {"tests.processes.register_node", "bench.overload"} <= started(PARTS["scale"].paths())
+    assert started(PARTS["chaos"].paths()) >= {"tests.chaos.clients"}

@@ -22,8 +22,9 @@ GRACE_S = 1.5
 """Beyond that, on a machine with a core for each who wants one. A node gives up by its own clock and says so at once;
 what comes on top is the time in which its process and this one, which is all the clients and all the proxies, wait for
 a core: as many times as long as there are more who want one than there are."""
-LOOK_S, LATELY_S = 0.05, 15.0
-"""How often it is looked at how late this process is, and how long that counts."""
+LOOK_S, LATELY_S, KNOWN_S = 0.05, 15.0, 150.0
+"""How often it is looked at how late this process is, how long that counts, and how long it is known: longer than any
+fault lasts, with the time until all nodes are ready."""
 PATIENCE_S = 10.0
 """Beyond that: so long a client waits, longer than any process is stopped and than what a node may take."""
 AVOIDED_S = 0.5
@@ -72,13 +73,22 @@ class Lateness:
             await pause(LOOK_S)
             now_s = time.monotonic()
             self._seen.append((now_s, now_s - due_s))
-            while self._seen[0][0] < now_s - LATELY_S:
+            while self._seen[0][0] < now_s - KNOWN_S:
                 self._seen.popleft()
 
     @property
     def late_s(self) -> float:
         """By how much at most, lately."""
-        return max((late_s for _, late_s in self._seen), default=0.0)
+        return self.since_s(time.monotonic() - LATELY_S)
+
+    def since_s(self, moment_s: float) -> float:
+        """By how much at most, since then."""
+        most_s = 0.0
+        for seen_s, late_s in reversed(self._seen):
+            if seen_s < moment_s:
+                break
+            most_s = max(most_s, late_s)
+        return most_s
 
     def grace_s(self) -> float:
         """A question waits for this process when it is sent and when it is answered, and for the node's in between."""

@@ -142,7 +142,6 @@ class Robustness:
         return self.figures
 
     async def _play(self, checking: Checking, seconds: float, operations: int | None) -> None:
-        faults = Faults(self._processes, self._seed, self._kinds, self.record.leader_killed)
         until_s = time.monotonic() + seconds
 
         def is_over() -> bool:
@@ -150,6 +149,7 @@ class Robustness:
             return time.monotonic() > until_s or (operations is not None and done >= operations)
 
         nodes = Nodes([self._processes.address(name) for name in self.names], self._disturbed)
+        faults = Faults(self._processes, self._seed, self._kinds, self.record.leader_killed, nodes.lateness.since_s)
         clients = self._clients(nodes)
         self._kept = kept = Kept(nodes, "kept", self._seed, self._told)
         clients.append(kept)
