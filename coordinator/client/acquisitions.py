@@ -196,6 +196,8 @@ class Acquisitions:
                     waits=acquisition.wait_s, request_id=acquisition.request_id, accepts=(409,),
                 )  # fmt: skip
         except Denied as refusal:
+            if not refusal.code:
+                raise  # the page of a proxy, say: it tells nothing of what was granted
             return is_remembered(refusal)
         except TimeoutError:
             # It waited, if there was somebody to wait at: one who does not answer now did not see it hang up either.
@@ -217,13 +219,13 @@ class Acquisitions:
                 raise  # the page of a proxy, say: nothing was given back
 
 
-async def look(calls: Calls, key: str) -> dict[str, Any]:
+async def look(calls: Calls, key: str, *, timeout: float | None = None) -> dict[str, Any]:
     """Who holds a lock and who waits for it. That nobody does, only the cluster can say: the page of a proxy is
     raised."""
     try:
-        lock: dict[str, Any] = (await calls.call("GET", f"/locks/{quoted(key)}")).body
+        lock: dict[str, Any] = (await calls.call("GET", f"/locks/{quoted(key)}", timeout=timeout)).body
     except NotFound as error:
         if error.code not in ("unknown_lock", "unknown_namespace"):
             raise
-        return {"holders": [], "waiters": []}
+        return {"holder": None, "holders": [], "waiters": []}
     return lock

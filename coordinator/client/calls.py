@@ -47,6 +47,8 @@ LAST_ATTEMPT_AT = 1 / 10
 """No attempt but the first begins with less time, or less of the time there was, to be answered in. What it asked for
 would be done, or not, and nobody would know."""
 CLOSED, UNUSABLE = "this client is closed", "client_unusable"
+OUTCOMES = ("denied", "retry", "unknown")
+"""One of them is in every error of a node."""
 POSTED_READS = frozenset(("/fencing/check", "/leases/lookup"))
 """They change nothing, so they take no request id."""
 
@@ -284,7 +286,7 @@ class Calls:
         content = _decoded(raw)
         if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:
             raise _Retry(f"{endpoint} answers as no node does (HTTP {status})", unknown=True)
-        if status < 400 or status in request.accepts:
+        if status < 400 or (status in request.accepts and _own(content).get("code")):
             return Answer(status, content, int(headers.get("X-Holdfast-Revision") or 0), sent)
         raise _failure(endpoint, status, content, headers.get("Retry-After"))
 
@@ -323,10 +325,22 @@ def _decoded(raw: bytes) -> Any:
         return None
 
 
-def _failure(endpoint: str, status: int, content: Any, retry_after: str | None) -> Exception:
+def _said(content: Any) -> dict[str, Any]:
+    """The error of an answer, whoever made it."""
     said = content.get("error") if isinstance(content, dict) else None
-    error = said if isinstance(said, dict) else {}  # what stands between may have errors of its own
-    message, code = str(error.get("message", f"HTTP {status}")), str(error.get("code", ""))
+    return said if isinstance(said, dict) else {}
+
+
+def _own(content: Any) -> dict[str, Any]:
+    """The error of a node. What stands between may have errors of its own, with codes that say nothing here."""
+    error = _said(content)
+    return error if error.get("outcome") in OUTCOMES else {}
+
+
+def _failure(endpoint: str, status: int, content: Any, retry_after: str | None) -> Exception:
+    message = str(_said(content).get("message", f"HTTP {status}"))
+    error = {"message": message, **_own(content)}
+    code = str(error.get("code", ""))
     outcome = error.get("outcome", "unknown" if status >= 500 else "denied")
     if code in ("quota_exceeded", "capacity_exceeded"):
         return TooMuch(message, code=code, details=error.get("details"))

@@ -123,6 +123,11 @@ class Owner(Kept):
         super().__init__(ttl_s, confirmed, drift)
         self.members: dict[int, Lease] = {}
 
+    @property
+    def stands(self) -> bool:
+        """Whether what it keeps is there to be given back."""
+        return self.state in ("HELD", "SUSPENDED")
+
     def take(self, lease: Lease) -> None:
         self.members[int(lease.lease_id, 16)] = lease
         for each in (lease, *lease._more):

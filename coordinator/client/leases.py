@@ -289,7 +289,7 @@ class Leases:
 
 
 def _kept(owner: Owner) -> Callable[[], bool]:
-    return lambda: owner.state in ("HELD", "SUSPENDED")
+    return lambda: owner.stands
 
 
 P = ParamSpec("P")

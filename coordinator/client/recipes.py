@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from coordinator.client.errors import Compacted, HoldfastError, Invalid, LeaseLost, LockLost, NotFound
+from coordinator.client.acquisitions import look
+from coordinator.client.errors import Compacted, HoldfastError, Invalid, LeaseLost, LockLost
 from coordinator.client.identity import client_of
 from coordinator.client.lock import Held, Lock
-from coordinator.client.resources import quoted
 from coordinator.client.watch import Event, revision, watch
 
 if TYPE_CHECKING:
@@ -51,12 +51,8 @@ class Election:
 
     async def leader(self, *, timeout: float | None = None) -> Leader | None:
         """Who leads now, as far as the cluster knows."""
-        try:
-            path = f"/locks/{quoted(self.name)}"
-            body = (await self._client.calls.call("GET", path, timeout=timeout)).body
-        except NotFound:
-            return None
-        return Leader(client_of(body["holder"]), body["fencing_token"]) if body["holder"] is not None else None
+        lock = await look(self._client.calls, self.name, timeout=timeout)
+        return Leader(client_of(lock["holder"]), lock["fencing_token"]) if lock["holder"] is not None else None
 
     async def run(self, lead: Callable[[Held], Awaitable[None]], *, on_lost: Callable[[], None] | None = None) -> None:
         """Takes part until `lead` returns: it runs while this client leads, and again after leadership was lost.

@@ -1,7 +1,8 @@
 """What a worker tells the cluster of its tasks: done, many in one request, or failed, and why.
 
 Completions that come while a request is on its way wait for it and go together in the next: the more there are, the
-more go at once. A report whose outcome is unknown is repeated, under its request id, for as long as the task is held.
+more go at once. A report whose outcome is unknown, or that a proxy answered by a page of its own, is repeated, under
+its request id, for as long as the task is held.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from coordinator.client.calls import new_request_id
-from coordinator.client.errors import Denied, HoldfastError
+from coordinator.client.errors import Denied, HoldfastError, Invalid, NotAllowed, is_remembered
 from coordinator.client.queues import path
 from coordinator.client.tasks import MAX_BATCH, Task, told, verdicts
 
@@ -60,10 +61,10 @@ class Reports:
         while True:
             try:
                 answer = await told(self._client, queue, "complete", self._worker_id, tasks, request_id=request_id)
-            except Denied as error:
-                _log.warning("%d tasks of %s could not be completed: %s", len(tasks), queue, error)
-                return
             except HoldfastError as error:
+                if _is_final(error):
+                    _log.warning("%d tasks of %s could not be completed: %s", len(tasks), queue, error)
+                    return
                 _log.warning("%d tasks of %s are not known to be completed: %s", len(tasks), queue, error)
                 if not any(task.valid_for for task in tasks):
                     return
@@ -85,10 +86,10 @@ class Reports:
             try:
                 await self._client.calls.call("POST", path(task.queue, "fail"), body, request_id=request_id)
                 return
-            except Denied as error:
-                _log.warning("task %s of %s could not be reported: %s", task.task_id, task.queue, error)
-                return
             except HoldfastError as error:
+                if _is_final(error):
+                    _log.warning("task %s of %s could not be reported: %s", task.task_id, task.queue, error)
+                    return
                 _log.warning("task %s of %s is not known to be reported: %s", task.task_id, task.queue, error)
                 await asyncio.sleep(PAUSE_S * random.uniform(0.2, 1.0))
 
@@ -97,3 +98,10 @@ class Reports:
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
+
+
+def _is_final(error: HoldfastError) -> bool:
+    """Whether the cluster refuses the report, and would again. The page of a proxy, of whatever status, has no code."""
+    if isinstance(error, Invalid | NotAllowed):
+        return bool(error.code)
+    return isinstance(error, Denied) and is_remembered(error)

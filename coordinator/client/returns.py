@@ -2,7 +2,8 @@
 
 So ends a release of a lock that was cancelled, and one that no node answered in time. The hold would keep everybody out
 until its time is over, and one of a session for as long as the session is kept, although nobody uses it. It is released
-again here, under the same request id: a hold that was entered more than once is left once. So are leases (`leases`).
+again here, under the same request id: a hold that was entered more than once is left once. So are leases (`leases`),
+and sessions, with all that is in them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from coordinator.client.calls import new_request_id
 from coordinator.client.errors import Denied, HoldfastError, OutcomeUnknown, Unavailable, is_remembered
@@ -39,11 +40,24 @@ class Returns:
     ) -> None:
         """Raises what a call raises, but a refusal of the cluster: then it is not held any more. `worth_it`: there is
         still something to give back."""
+        body = {"lock_key": key, "client_id": holder, "fencing_token": token}
+        await self.ask("POST", "/locks/release", body, timeout=timeout, worth_it=worth_it)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None,
+        worth_it: Callable[[], bool],
+    ) -> None:
+        """The same of whatever this request gives back."""
         request_id = new_request_id()
         try:
-            await self._released(holder, key, token, timeout, request_id)
+            await self._taken(method, path, body, timeout, request_id)
         except (Denied, OutcomeUnknown, Unavailable, asyncio.CancelledError):
-            self.later(functools.partial(self._released, holder, key, token, None, request_id), worth_it)
+            self.later(functools.partial(self._taken, method, path, body, None, request_id), worth_it)
             raise
 
     def later(self, give_back: Callable[[], Awaitable[None]], worth_it: Callable[[], bool]) -> None:
@@ -68,9 +82,11 @@ class Returns:
             await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
-    async def _released(self, holder: str, key: str, token: int, timeout: float | None, request_id: str) -> None:
+    async def _taken(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float | None, request_id: str
+    ) -> None:
         try:
-            await self._client.call_release(holder, key, token, timeout=timeout, request_id=request_id)
+            await self._client.calls.call(method, path, body, timeout=timeout, request_id=request_id)
         except Denied as refusal:
             if not is_remembered(refusal):
                 raise  # the page of a proxy, say: nothing was given back

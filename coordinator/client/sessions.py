@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from coordinator.client.acquisitions import Acquisition
 from coordinator.client.amounts import milliseconds, seconds
 from coordinator.client.body import Body
 from coordinator.client.calls import Answer
-from coordinator.client.errors import Denied, HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
+from coordinator.client.errors import HoldfastError, LockBusy, LockLost, NotHeld, SessionLost, denied
 from coordinator.client.lease import Lease, Owner
 from coordinator.client.leases import MAX_LOOKUP, held
 from coordinator.client.lock import LONG_WAIT_S, Mode, State, confirmed_at
@@ -28,6 +29,8 @@ class Session(Owner):
         super().__init__(ttl_s, confirmed, client.drift)
         self._client, self.session_id = client, session_id
         self._ended = False
+        self._over_at = -math.inf
+        """Once it is closed: when it is over at the latest, unless the cluster was heard to end it."""
         self._event = asyncio.Event()
         self._on_lost: list[Callable[[Session], None]] = []
         self._holds: dict[SessionHeld, None] = {}
@@ -42,6 +45,11 @@ class Session(Owner):
     def valid_for(self) -> float:
         """Seconds for which the cluster counts on it, whatever happens from now on. Never below 0."""
         return 0.0 if self._ended else super().valid_for
+
+    @property
+    def stands(self) -> bool:
+        """Whether the cluster may have it: closed, it may until it was heard to end it, or its time is over."""
+        return clock.now() < self._over_at if self._ended else super().stands
 
     def check(self) -> None:
         """Raises SessionLost unless it is HELD."""
@@ -61,20 +69,23 @@ class Session(Owner):
         return self.lost_because or "it was closed"
 
     async def close(self) -> None:
-        """Ends it, and all that belongs to it."""
+        """Ends it, and all that belongs to it. If no node was heard to, it is ended later, and this raises why."""
         if self._ended:
             return
-        alive, limit_s = super().state in ("HELD", "SUSPENDED"), self.last_s
+        alive, limit_s = self.stands, self.last_s
         self._client.keeper.remove(self)
         self._ended = True
+        if alive:
+            self._over_at = clock.now() + self.ttl_s  # a heartbeat may be on its way
         self._event.set()
         for lease in list(self.members.values()):
             self._client.leases.let_go(lease)
         self.doubt()
         try:
             if alive:
-                with contextlib.suppress(Denied):
-                    await self._client.calls.call("DELETE", f"/sessions/{self.session_id}", timeout=limit_s)
+                path = f"/sessions/{self.session_id}"
+                await self._client.returns.ask("DELETE", path, timeout=limit_s, worth_it=lambda: self.stands)
+                self._over_at = -math.inf
         finally:
             self._end_turns()
 
@@ -274,9 +285,8 @@ class Session(Owner):
     async def release_lock(self, key: str, token: int) -> None:
         """Not only tried: what is left over is held for as long as the session is, and by nobody."""
         await self._client.returns.give_back(
-            self._client.client_id, key, token, timeout=self.last_s,
-            worth_it=lambda: self.state in ("HELD", "SUSPENDED"),
-        )  # fmt: skip
+            self._client.client_id, key, token, timeout=self.last_s, worth_it=lambda: self.stands
+        )
 
 
 class SessionHeld:

@@ -217,7 +217,8 @@ class SafetyValve:
     # --- the cluster --------------------------------------------------------------------------------------------------
 
     async def report(self, client: Client) -> list[Freed]:
-        """Tells the cluster of what was freed. Raises Unavailable when it is not there after all; then do it again."""
+        """Tells the cluster of what was freed. Raises Unavailable when it is not there after all, and Denied when
+        something else answers for it; then do it again."""
         reported = []
         for freed in self.unreported():
             if (self._directory / freed.path).exists():
@@ -231,12 +232,12 @@ class SafetyValve:
     async def _told(self, client: Client, resource_id: str) -> Told:
         try:
             await client.call("DELETE", f"/resources/{quote(resource_id, safe='')}")
-        except (NotFound, Gone):
-            return "unknown"
-        except Conflict:
-            return "in_use"
-        except Denied:
-            return "refused"
+        except Denied as refusal:
+            if not refusal.code:
+                raise  # the page of a proxy, say: the cluster was not told
+            if isinstance(refusal, NotFound | Gone):
+                return "unknown"
+            return "in_use" if isinstance(refusal, Conflict) else "refused"
         return "reclaiming"
 
     async def run(

@@ -28,7 +28,7 @@ NOT_FOR_CALLERS = {
     "Lock": {"give_back"},
     "Session": {
         "beat", "confirm", "doubt", "drop", "forget", "in_doubt_at", "last_s", "lose", "off_doubt", "on_doubt",
-        "release_lock", "renew", "take",
+        "release_lock", "renew", "stands", "take",
     },
     "SessionHeld": {"end_turn", "lose", "on_doubt", "why"},
     "StallDetector": {"add", "remove", "tick"},
