@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
-Failure = Literal["reset", "hole", "deaf"]
-"""reset: connections break, new ones too. hole: nothing gets through, and nobody is told. deaf: only requests do."""
+Failure = Literal["reset", "hole", "deaf", "swallow"]
+"""reset: connections break, new ones too. hole: nothing gets through, and nobody is told. deaf: only requests do.
+swallow: as hole, and what was under way is lost: connections of before stay open, and are silent for good."""
 FAILURES: tuple[Failure, ...] = ("reset", "hole", "deaf")
 
 
@@ -22,6 +23,8 @@ class Link:
         self.endpoints: list[str] = []
         self._failure: Failure | None = None
         self._passing = {"there": asyncio.Event(), "back": asyncio.Event()}
+        self._lost: set[asyncio.StreamWriter] = set()
+        """To whom nothing comes any more."""
         self._servers: list[asyncio.Server] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self.mend()
@@ -54,10 +57,12 @@ class Link:
         with contextlib.suppress(OSError):
             while piece := await reader.read(1 << 16):
                 await self._passing[way].wait()
-                writer.write(piece)
-                await writer.drain()
+                if writer not in self._lost:
+                    writer.write(piece)
+                    await writer.drain()
             await self._passing[way].wait()
-        writer.close()
+        if writer not in self._lost:
+            writer.close()
 
     def cut(self, failure: Failure) -> None:
         self._failure = failure
@@ -65,19 +70,22 @@ class Link:
             self._abort()
             return
         self._passing["back"].clear()
-        if failure == "hole":
+        if failure != "deaf":
             self._passing["there"].clear()
 
     def mend(self) -> None:
-        """What was held back arrives now, late."""
+        """What was held back arrives now, late, or never."""
+        if self._failure == "swallow":
+            self._lost |= self._writers
         self._failure = None
         for passing in self._passing.values():
             passing.set()
 
     def _abort(self) -> None:
-        for writer in self._writers:
+        for writer in self._writers | self._lost:
             writer.transport.abort()
         self._writers.clear()
+        self._lost.clear()
 
     def close(self) -> None:
         self.mend()

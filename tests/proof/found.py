@@ -77,8 +77,9 @@ NOT_COVERED = (
     "tasks, resources in circles with their clean-up, shards and holders of copies, without TLS, tokens or gRPC. The "
     "clients of locks, crowds, graph and copies call the service of a node, those of registers and tasks propose to "
     "the node itself. The auditor's timetable and thread are not simulated, its walk is.",
-    "In the simulation a queue has a handful of waiters, and a few leases end at once: 10,000 waiters and 100,000 "
-    "leases are on real nodes only (scale), entries of exact sizes around multiples of 64 KiB up to 16 MiB as well. "
+    "In the simulation's workloads a queue has a handful of waiters, and a few leases end at once: 10,000 waiters, "
+    "100,000 leases and entries of exact sizes up to 16 MiB are on real nodes (scale) and, each in one directed "
+    "simulation, in `make test` (tests/sim/test_long_queue.py, test_mass_expiry.py, test_entry_sizes.py). "
     "Digests are compared at every seventh revision but in registers, and after every refusal of a sample; of the "
     "graph it counts acknowledged clean-ups, whose effects are looked at in chaos and in the workload sdk.",
     "That caps on memory, connections and queues (I18) are seen when one is taken out is in tests of each cap, not "
@@ -114,8 +115,8 @@ NOT_COVERED = (
     "No part of this page, but in `make test`: a node without descriptors (tests/security/test_limits.py, "
     "tests/transport/test_hostile.py), references that come to circles while real nodes collect them "
     "(tests/api/test_cycles_change.py), foreign and expired certificates, tokens and ids of others (tests/security), "
-    "a provider that fails or loses its connections, and a full disk under a guard (tests/client/test_valve.py, "
-    "test_full_disk.py). A provider whose packets vanish without a word is in none of them.",
+    "a provider that fails, loses its connections or whose packets vanish without a word, and a full disk under a "
+    "guard (tests/client/test_valve.py, test_vanished_packets.py, test_full_disk.py).",
     "Failover is judged by kills of a leader that has nothing else to do; beside the other faults of real clusters "
     "it takes longer, which their section tells and no goal judges. A node's memory in a siege is compared with that "
     "in the one before, of three: that it stays where it is over many is not shown.",
