@@ -44,6 +44,21 @@ def waiting(asked: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Calla
     return wait
 
 
+def giving_back(asked: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Seen[A], P], T]:
+    """The same of one that gives back: Ctrl-C ends the waiting for it, and not what is waited for."""
+
+    @functools.wraps(asked)
+    def give_back(of: Seen[A], /, *args: P.args, **named: P.kwargs) -> T:
+        work = asked(of._seen, *args, **named)
+        try:
+            return of._thread.run(work, surely=True)
+        except BaseException:
+            of._thread.see_to(work)
+            raise
+
+    return give_back
+
+
 def iterating(asked: Callable[Concatenate[A, P], AsyncIterator[T]]) -> Callable[Concatenate[Seen[A], P], Iterator[T]]:
     """The same of a method that `async for` goes through."""
 

@@ -49,7 +49,7 @@ class Block(Generic[T]):
         self._manager, self._on_lost, self._interrupt = manager, on_lost, interrupt
         self._thread_id = threading.get_ident()
         self._gate = threading.Lock()
-        self._running = self._lost = self._interrupted = False
+        self._running = self._entered = self._lost = self._interrupted = False
         self.heard = False
         """Its exception came, and no other block's end has taken it for its own. One that came when the block's end had
         just been called, and was not under way yet, leaves the block without that end: it must not come again."""
@@ -73,6 +73,7 @@ class Block(Generic[T]):
     async def _stand_in(self, entered: asyncio.Future[T]) -> None:
         async with self._manager as value:
             entered.set_result(value)
+            self._entered = True
             try:
                 await self._left.wait()
             except asyncio.CancelledError:
@@ -95,6 +96,11 @@ class Block(Generic[T]):
             self._lost = True
             self._raise_in_block()
 
+    def strand(self) -> None:
+        """Its loop has ended, and nobody renews anything any more."""
+        if self._entered and not self._left.is_set() and not self._lost:
+            self._tell()
+
     def _raise_in_block(self) -> None:
         if self._interrupt and self._running and self._lost:
             self._interrupted = True
@@ -108,6 +114,11 @@ class Block(Generic[T]):
     def over(self) -> bool:
         """Not before it has begun, unless it was given up."""
         return self._left.is_set() if self._task is None else self._task.done()
+
+    @property
+    def leaving(self) -> asyncio.Task[None] | None:
+        """What leaves it; None: nothing has to, or not yet."""
+        return self._task if self._left.is_set() and not self.over else None
 
     def begun(self) -> None:
         _open_here().append(self)

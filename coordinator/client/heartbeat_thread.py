@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
+import inspect
+import logging
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from coordinator.client.blocks import Block
+from coordinator.client.errands import Errand, ordinary, unusable
 from coordinator.client.errors import HoldfastError
 
 T = TypeVar("T")
 Priority = Literal["realtime", "raised", "normal"]
 NICE = -10
+LAST_S = 1.0
+"""How long what is still under way when the loop ends may take to hear of it."""
+
+_log = logging.getLogger("holdfast.client")
 
 
 def raise_priority() -> Priority:
@@ -40,56 +47,116 @@ class HeartbeatThread:
         self._blocks: list[Block[Any]] = []
         self._entering = threading.Lock()
         self._returning: set[asyncio.Task[None]] = set()
+        self._errands: set[Errand[Any]] = set()
+        """Not settled yet."""
+        self._closing = self._over = False
         self.priority: Priority = "normal"
-        started = threading.Event()
+        started: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(started, priority), name="holdfast-heartbeats", daemon=True
         )
-        self._thread.start()
-        started.wait()
+        try:
+            self._thread.start()
+            started.get()
+        except BaseException:
+            self._stop()
+            raise
 
-    def _run(self, started: threading.Event, priority: bool) -> None:
+    def _run(self, started: queue.SimpleQueue[None], priority: bool) -> None:
         asyncio.set_event_loop(self._loop)
         if priority:
             self.priority = raise_priority()
-        self._loop.call_soon(started.set)
-        self._loop.run_forever()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result; interrupted (Ctrl-C), the work is cancelled."""
-        self._check_usable(work)
-        came: concurrent.futures.Future[T] = concurrent.futures.Future()
-        begun: list[asyncio.Task[T]] = []
-
-        def begin() -> None:
-            begun.append(self._loop.create_task(work))
-            begun[0].add_done_callback(lambda task: _settle(came, task))
-
-        def give_up() -> None:
-            begun[0].cancel() if begun else work.close()
-
+        self._loop.call_soon(started.put, None)
         try:
+            self._go_on()
+        finally:
+            self._end()
+
+    def _go_on(self) -> None:
+        """SystemExit in a callback would end a program whose loop it is. This one is not the program's."""
+        while not self._closing:
+            try:
+                self._loop.run_forever()
+                break
+            except Exception:
+                raise
+            except BaseException:  # noqa: BLE001 - as an ordinary exception there
+                _log.exception("the loop of the heartbeats goes on after this")
+
+    def _end(self) -> None:
+        """Nobody waits for a loop that has ended, and no block goes on as if its heartbeats did."""
+        self._over = True  # before the look at what is not settled: see `run`
+        with contextlib.suppress(BaseException):  # it may have ended because it cannot go on
+            self._loop.run_until_complete(self.quiet(LAST_S))
+        if not self._closing:
+            _log.error("the loop of the heartbeats has ended, although nobody closed its client")
+            for block in self._blocks:
+                block.strand()
+        self._loop.close()
+        for errand in list(self._errands):
+            errand.end(unusable(self._why_over()))
+
+    def _why_over(self) -> str:
+        return "this client is closed" if self._closing else "the heartbeats of this client have ended: make a new one"
+
+    def run(self, work: Coroutine[Any, Any, T], *, surely: bool = False, grace_s: float = 0.0) -> T:
+        """Its result. Interrupted (Ctrl-C), the work is cancelled, and waited for, at most `grace_s`.
+
+        `surely`: it goes on alone, if it was begun; the caller has `see_to` begin it.
+        """
+        errand: Errand[T] | None = None
+        try:
+            errand = Errand(work, self._errands)
             # Not run_coroutine_threadsafe: cut in there, the work could be under way, and nothing here to cancel it by.
-            self._loop.call_soon_threadsafe(begin)
-            return came.result()
-        except concurrent.futures.CancelledError:
-            raise HoldfastError("this client was closed meanwhile", code="client_unusable") from None
+            self._hand_over(errand)
+            return errand.outcome()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(give_up)  # after `begin`, if that is to come
+            if not surely and (errand is None or not errand.over):
+                errand = errand or Errand(work, self._errands)
+                self._leave_alone(errand)
+                errand.linger(grace_s)
             raise
 
-    def _check_usable(self, work: Coroutine[Any, Any, Any]) -> None:
+    def see_to(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Of which `run` was called, or was to be: it is done, and nobody waits for it. So is given back what nobody
+        would give back later."""
+
+        def begin() -> None:
+            ours = [errand for errand in list(self._errands) if errand.work is work]
+            if not ours and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                ours = [Errand(work, self._errands)]
+            for errand in ours:
+                errand.begin()
+
+        try:
+            if inspect.getcoroutinestate(work) != inspect.CORO_CLOSED:  # done, or refused
+                self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:  # the loop is closed
+            work.close()
+
+    def _hand_over(self, errand: Errand[Any]) -> None:
+        """Or ends it at once. It is among those not settled by now: if the loop ends after this look, it settles it."""
         problem = ""
         if os.getpid() != self._pid:
             problem = "this client was made before the process forked: make a new one in the child"
-        elif self._loop.is_closed():
-            problem = "this client is closed"
+        elif self._over:
+            problem = self._why_over()
         elif threading.current_thread() is self._thread:
             problem = "the thread of the heartbeats must not wait for itself: call from another thread"
+        else:
+            try:
+                self._loop.call_soon_threadsafe(errand.begin)
+            except RuntimeError:  # it was closed just now
+                problem = self._why_over()
         if problem:
-            work.close()
-            raise HoldfastError(problem, code="client_unusable")
+            errand.end(unusable(problem))
+
+    def _leave_alone(self, errand: Errand[Any]) -> None:
+        """Comes after `begin` in the loop, if that is to come."""
+        try:
+            self._loop.call_soon_threadsafe(errand.give_up)
+        except RuntimeError:  # the loop is closed
+            errand.end(unusable(self._why_over()))
 
     def get(self, ask: Callable[[], Coroutine[Any, Any, T]], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
         """As `run`, of what is kept from then on: if it came just when its thread was interrupted, it is given back,
@@ -140,8 +207,8 @@ class HeartbeatThread:
         def run() -> None:
             self._lower_priority()
             try:
-                answer = work()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                answer = ordinary(work)
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
                 tell(done.set_exception, error)
             else:
                 tell(done.set_result, answer)
@@ -186,27 +253,35 @@ class HeartbeatThread:
 
     @property
     def in_use(self) -> bool:
-        """Whether a block is running, in whatever thread."""
-        return any(not block.over for block in self._blocks)
+        """Whether a block is running, or not left yet, in whatever thread."""
+        return not self._over and any(not block.over for block in self._blocks)
+
+    async def running(self) -> bool:
+        """Whether one is running that nobody has left or given up. In the loop, which has heard by now who did."""
+        return any(not block.over and block.leaving is None for block in self._blocks)
+
+    async def all_left(self, limit_s: float) -> None:
+        """Waits for those that were left or given up."""
+        if leaving := [block.leaving for block in self._blocks if block.leaving is not None]:
+            await asyncio.wait(leaving, timeout=limit_s)
 
     def close(self) -> None:
-        if not self._loop.is_closed() and os.getpid() == self._pid:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if os.getpid() == self._pid:
+            self._stop()
             self._thread.join()
-            self._loop.close()
 
-    async def quiet(self) -> None:
+    def _stop(self) -> None:
+        self._closing = True
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def quiet(self, limit_s: float | None = None) -> None:
         """Ends what else is under way in the loop."""
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-
-def _settle(came: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
-    if task.cancelled():
-        came.cancel()
-    elif (error := task.exception()) is not None:
-        came.set_exception(error)
-    else:
-        came.set_result(task.result())
+        if others:
+            await asyncio.wait(others, timeout=limit_s)
+        for task in others:
+            if task.done() and not task.cancelled():
+                task.exception()  # heard

@@ -53,6 +53,9 @@ from coordinator.client.sync_work import (
 from coordinator.client.verifier import LeaseVerifier
 from coordinator.client.watch import Event
 
+LEAVING_S = 5.0
+"""How long a client that is closed waits for the ends of blocks that nobody else waits for."""
+
 
 class SyncClient(Seen[Client]):
     """`with SyncClient("http://127.0.0.1:7101") as client:`
@@ -112,13 +115,20 @@ class SyncClient(Seen[Client]):
                 raise
 
     def close(self) -> None:
-        """To be called when no block is running any more; what one holds must neither be given back nor run out."""
-        if self._thread.in_use:
+        """To be called when no block is running any more; what one holds must neither be given back nor run out.
+
+        Blocks that Ctrl-C ended are waited for: they may not have given everything back yet.
+        """
+        thread = self._thread
+        if thread.in_use and thread.run(thread.running()):
             raise HoldfastError("a block of this client is still running: let it end, then close", code="client_in_use")
-        with contextlib.suppress(HoldfastError):
-            self._thread.run(self._seen.close())
-            self._thread.run(self._thread.quiet())
-        self._thread.close()
+        try:
+            with contextlib.suppress(HoldfastError):
+                thread.run(thread.all_left(LEAVING_S))
+                thread.run(self._seen.close())
+                thread.run(thread.quiet())
+        finally:  # also when it was interrupted: nothing is renewed any more
+            thread.close()
 
     call = waiting(Client.call)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from coordinator.client.blocking import Seen, SyncBlock, shown_as, waiting
+from coordinator.client.blocking import Seen, SyncBlock, giving_back, shown_as, waiting
 from coordinator.client.errors import HoldfastError
 from coordinator.client.heartbeat_thread import HeartbeatThread
 from coordinator.client.leases import Lease
@@ -59,7 +59,7 @@ class SyncLease(Seen[Lease]):
         self._seen.on_lost(lambda _: self._thread.start_aside(lambda: callback(self)))
 
     wait_lost = waiting(Lease.wait_lost)
-    release = waiting(Lease.release)
+    release = giving_back(Lease.release)
 
 
 def leased(lease: Lease, thread: HeartbeatThread, on_lost: Callable[[SyncLease], None] | None) -> SyncLease:
@@ -108,7 +108,7 @@ class SyncSessionHeld(Seen[SessionHeld]):
         """Raises LockLost unless it is HELD: to be called before what must not be done without the lock."""
         self._seen.check()
 
-    release = waiting(SessionHeld.release)
+    release = giving_back(SessionHeld.release)
 
 
 class SyncSession(Seen[Session]):
@@ -144,7 +144,7 @@ class SyncSession(Seen[Session]):
         self._thread.run(listen())
 
     wait_lost = waiting(Session.wait_lost)
-    close = waiting(Session.close)
+    close = giving_back(Session.close)
 
     # --- what belongs to it ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from coordinator.client.blocking import Seen, SyncBlock, waiting
+from coordinator.client.blocking import Seen, SyncBlock, giving_back, waiting
 from coordinator.client.client import Client
 from coordinator.client.errors import Invalid, Stalled
 from coordinator.client.heartbeat_thread import HeartbeatThread
@@ -47,7 +47,7 @@ class SyncHeld(Seen[Held]):
 
     verify = waiting(Held.verify)
     renew = waiting(Held.renew)
-    release = waiting(Held.release)
+    release = giving_back(Held.release)
     wait_lost = waiting(Held.wait_lost)
 
     @contextlib.contextmanager
@@ -125,14 +125,20 @@ class SyncLock(SyncBlock[Held, SyncHeld]):
 
         NotHeld: nothing that was acquired by this object is left.
         """
-        who = threading.get_ident()
 
-        async def release() -> None:
+        async def release(who: int) -> None:
             left = self._unreleased()
             own = [held for by, held in left if by == who] or [held for _, held in left]
             await self._lock.give_back(own[-1]._seen if own else None)
 
-        self._thread.run(release())
+        who, work = 0, None
+        try:
+            who = threading.get_ident()
+            work = release(who)
+            self._thread.run(work, surely=True)
+        except BaseException:  # Ctrl-C, right after the first call as well
+            self._thread.see_to(work or release(who or threading.get_ident()))
+            raise
 
     def _unreleased(self) -> list[tuple[int, SyncHeld]]:
         return [each for each in self._acquired if not each[1]._seen.released]

@@ -66,6 +66,7 @@ class SyncWorker(Seen[Worker]):
         worker = Worker(client, given, called, concurrency=concurrency, worker_id=worker_id, grace=grace)
         super().__init__(worker, thread)
         self.worker_id = worker.worker_id
+        self._grace_s = grace + client.calls.timeout
 
     def handler(self, *queues: str) -> Callable[[TaskHandler], TaskHandler]:
         """`@worker.handler("queue", …)`"""
@@ -90,7 +91,10 @@ class SyncWorker(Seen[Worker]):
         for number in numbers or (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.drain())
 
-    run = waiting(Worker.run)
+    def run(self) -> None:
+        """Until drained. See `Worker.run`. Ctrl-C comes out of it when what was at work has ended, and is reported or
+        given back: as soon as the handlers end, and at most `grace` seconds and one call later."""
+        self._thread.run(self._seen.run(), grace_s=self._grace_s)
 
 
 class SyncShardWorker(Seen[ShardWorker]):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.client import clock
 from coordinator.client.calls import new_request_id
+from coordinator.client.errands import ordinary
 from coordinator.client.errors import Denied, HoldfastError, Invalid, Retry, TooMuch, is_remembered
 from coordinator.client.queues import path
 from coordinator.client.reports import MAX_REASON, Reports
@@ -227,7 +228,7 @@ class Worker:
     async def _in_a_thread(self, handler: Handler, task: Task) -> object:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-task")
-        working = asyncio.get_running_loop().run_in_executor(self._threads, handler, task)
+        working = asyncio.get_running_loop().run_in_executor(self._threads, ordinary, lambda: handler(task))
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:

@@ -9,25 +9,40 @@ import asyncio.base_events
 import asyncio.events
 import asyncio.selector_events
 import asyncio.tasks
-import concurrent.futures
+import concurrent.futures._base
 import contextlib
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from coordinator.client import blocking, blocks, entries, heartbeat_thread, sync, sync_leases, sync_lock, sync_recipes
+from coordinator.client import (
+    blocking,
+    blocks,
+    entries,
+    errands,
+    heartbeat_thread,
+    sync,
+    sync_leases,
+    sync_lock,
+    sync_recipes,
+)
 
 HANDING_OVER = (asyncio.base_events, asyncio.events, asyncio.selector_events, asyncio.tasks)
 """Our thread is in these as it hands the loop its work: which may be under way by then."""
+WAITING = (concurrent.futures._base, queue, threading)
+"""What is made for waiting, in Python: a lock in it may be taken just then."""
 OURS = {
     module.__file__
     for module in (
-        blocking, blocks, entries, heartbeat_thread, sync, sync_leases, sync_lock, sync_recipes, *HANDING_OVER
+        blocking, blocks, entries, errands, heartbeat_thread, sync, sync_leases, sync_lock, sync_recipes,
+        *HANDING_OVER, *WAITING,
     )
 }  # fmt: skip
-UNCUT = ("SyncBlock.__enter__", "SyncBlock.__exit__")
-"""Where these begin: nothing of a block has been done yet, and nobody could make up for an end that was not called."""
+UNCUT = ("SyncBlock.__enter__", "SyncBlock.__exit__", "SyncLock.release", "giving_back.<locals>.give_back")
+"""Where these begin: nothing has been done yet, and nobody could make up for an end that was not called."""
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -94,15 +109,15 @@ def after_c_calls(number: int) -> Iterator[Cut]:
 @contextlib.contextmanager
 def at_answers(number: int) -> Iterator[Cut]:
     """As the loop has answered, and the thread that waits for that has not got it yet."""
-    cut, real = Cut(number), concurrent.futures.Future.result
+    cut, real = Cut(number), errands.Errand.outcome
 
-    def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
-        answer = real(future, timeout)
+    def outcome(errand: errands.Errand[Any]) -> Any:
+        answer = real(errand)
         cut.passed("an answer")
         return answer
 
-    concurrent.futures.Future.result = result  # type: ignore[method-assign, assignment]
+    errands.Errand.outcome = outcome  # type: ignore[method-assign, assignment]
     try:
         yield cut
     finally:
-        concurrent.futures.Future.result = real  # type: ignore[method-assign]
+        errands.Errand.outcome = real  # type: ignore[method-assign]

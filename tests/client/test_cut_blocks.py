@@ -6,7 +6,6 @@ The interpreter looks for signals at calls. So each on the way is cut once: see 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from coordinator.client.blocking import SyncBlock
+from coordinator.client.errands import Errand
 from coordinator.client.heartbeat_thread import HeartbeatThread
 from tests.client.cuts import Cutting, after_c_calls, at_answers, at_calls
 from tests.waiting import wait_until
@@ -165,7 +165,7 @@ def test_what_comes_although_it_was_cancelled_is_given_back(
         asked.wait(PATIENCE_S)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(concurrent.futures.Future, "result", cut)
+    monkeypatch.setattr(Errand, "outcome", cut)
     with pytest.raises(KeyboardInterrupt):
         thread.get(ask, give_back)
     wait_until(lambda: returned, PATIENCE_S, "it to be given back")

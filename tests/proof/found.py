@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 FOUND = (
+    "Reviews of what had come since, with tests: thousands of waits that ended at once were no backlog, so that the "
+    "leader rested after every hundred of them, and a lock stayed free for seconds (level 5, "
+    "tests/service/test_sweeper.py); a second copy of a command, late enough to come after the first was taken back, "
+    "waited for its lock for nobody (tests/machine/test_locks.py); and in the SDK, of ten ways to lose something to "
+    "Ctrl-C, to a proxy's page or to a handler that ends its thread, each has a test "
+    "(tests/client/test_closing_threads.py, test_hard_exits.py, test_cut_releases.py, test_session_ends.py, "
+    "test_pages_for_answers.py).",
+    "A review of this proof: a shared hold beside an exclusive one was not seen in crowds, as the state keeps only "
+    "what the last holder asked for, nor one that overtook those who wait; goals were reached by runs in which not "
+    "every fault was played. Both are bugs that are planted now, and goals ask for each.",
     "Reviews, with tests: two tasks of one program were in one session's lock, when one that waited gave up in the "
     "moment in which it was released and taken again; a node that looked out for a late command of a client that had "
     "gone took that client's next try out of the queue, or out of the lock; a batch of leases of which one had ended "
