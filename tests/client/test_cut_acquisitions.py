@@ -19,6 +19,8 @@ from tests.waiting import wait_until
 
 TTL = 300.0
 """Nothing of it runs out here: it is back because it was given back."""
+ALONE = 10.0
+"""Of leases that nothing keeps but their own renewals. One that was granted unheard is left alone, and runs out."""
 PATIENCE_S = 90.0
 SEVERAL = 2 * RELEASED_AT_ONCE + 1
 
@@ -57,10 +59,10 @@ def held(client: SyncClient, key: str) -> int:
 
 
 ASKING: dict[str, Asking] = {
-    "lease": lambda client, _, prefix: client.acquire_lease(prefix, ttl=TTL),
-    "lease that tells": lambda client, _, prefix: client.acquire_lease(prefix, ttl=TTL, on_lost=ignore),
-    "leases": lambda client, _, prefix: client.acquire_leases(names(prefix), ttl=TTL),
-    "leases that tell": lambda client, _, prefix: client.acquire_leases(names(prefix), ttl=TTL, on_lost=ignore),
+    "lease": lambda client, _, prefix: client.acquire_lease(prefix, ttl=ALONE),
+    "lease that tells": lambda client, _, prefix: client.acquire_lease(prefix, ttl=ALONE, on_lost=ignore),
+    "leases": lambda client, _, prefix: client.acquire_leases(names(prefix), ttl=ALONE),
+    "leases that tell": lambda client, _, prefix: client.acquire_leases(names(prefix), ttl=ALONE, on_lost=ignore),
     "session": lambda client, _, __: client.open_session(TTL),
     "lease of a session": lambda _, session, prefix: session.acquire_lease(prefix),
     "leases of a session": lambda _, session, prefix: session.acquire_leases(names(prefix)),

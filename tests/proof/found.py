@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 FOUND = (
-    "Reviews of what had come since, with tests: thousands of waits that ended at once were no backlog, so that the "
-    "leader rested after every hundred of them, and a lock stayed free for seconds (level 5, "
+    "Reviews of what had come since, with tests: thousands of waits that were over together were no backlog, so that "
+    "the leader rested after every hundred of them, and a lock stayed free for seconds (level 5, "
     "tests/service/test_sweeper.py); a second copy of a command, late enough to come after the first was taken back, "
     "waited for its lock for nobody (tests/machine/test_locks.py); and in the SDK, of ten ways to lose something to "
     "Ctrl-C, to a proxy's page or to a handler that ends its thread, each has a test "
