@@ -42,6 +42,8 @@ FOUND = (
     "an awaitable was completed without being run, and some twenty more (CHANGELOG.md, tests/security, tests/client).",
     "Three traces in the logs of the nodes at whose ports damaged input was sent: the gRPC library's own, with a "
     "line of another of its threads in the middle, so that they were taken for the node's (tests/fuzz/test_ports.py).",
+    "`sdk` 632, in its own plan: the simulation's own: of two tasks that want a lock which their program still has "
+    "under a session that it has given up, the second was not expected to be told so.",
     "`graph` 9, in its own plan: the simulation's own: a sweep that is asked for may end what is past its lifetime.",
     "Histories of real clusters in which locks, leases and sessions run out: a refused request was not remembered "
     "under its id, so that an earlier try of it could be granted after its client was told no; and a read told by "
