@@ -24,6 +24,8 @@ TIMING = "\n[timing]\nelection_min = 0.75\nelection_max = 1.5\n"
 """More than the default: processes that start beside fifty workers must not look like leaders that are gone."""
 READY_S = 120
 """Starting takes a second, or many on a machine that is busy."""
+LINES = 12
+"""Of a log, for people."""
 
 
 def quiet_base(count: int) -> int:
@@ -75,6 +77,12 @@ class Nodes:
                 return seen
         except (OSError, ValueError):
             return None
+
+    def described(self, name: str) -> str:
+        """What it says of itself, and what it logged last."""
+        ended, lines = self._processes[name].poll(), (self._layout.directory / f"{name}.log").read_text().splitlines()
+        told = [f"{path}: {self._get(name, path)}" for path in ("/readyz", "/api/v1/cluster", "/api/v1/telemetry")]
+        return "\n".join([f"--- {name}, {'running' if ended is None else f'ended: {ended}'}", *told, *lines[-LINES:]])
 
     def ready(self, name: str) -> bool:
         """It knows a leader, and has caught up with it."""

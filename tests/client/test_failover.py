@@ -11,6 +11,7 @@ from coordinator.client import Client
 from tests.client.crew import KEYS, WORKERS, Attempts, Crew, Hold, judge
 from tests.client.nodes import Nodes, nodes
 from tests.client.running import run
+from tests.client.standstill import told_of
 
 KILLS = 20
 TRANSFERS, STOPS = 10, 3
@@ -46,7 +47,7 @@ def test_leadership_is_handed_over_under_fifty_workers(tmp_path: Path) -> None:
 
 async def kill_leaders(cluster: Nodes, file: Path) -> None:
     crew = Crew(cluster.endpoints, file, ttl=TTL)
-    async with crew.working():
+    async with crew.working(), told_of(lambda: crew.record.renewals, "renewal", cluster):
         for _ in range(KILLS):
             leader, renewals = await cluster.leader(), crew.record.renewals
             cluster.send(leader, signal.SIGKILL)
@@ -61,7 +62,8 @@ async def kill_leaders(cluster: Nodes, file: Path) -> None:
 
 async def hand_over(cluster: Nodes, file: Path) -> None:
     crew = Crew(cluster.endpoints, file, ttl=TTL)
-    async with Client(cluster.endpoints) as operator, crew.working():
+    renewing = told_of(lambda: crew.record.renewals, "renewal", cluster)
+    async with Client(cluster.endpoints) as operator, crew.working(), renewing:
         with Attempts() as attempts:
             await transfer(cluster, operator, crew)
         assert attempts.failed == []
