@@ -143,7 +143,7 @@ class Compaction:
         """Called by the library inside a bare `except`: a failure must end the node here (H2)."""
         try:
             meta = self._store.load(self._machine.restore)
-            self._clock.restore(meta.now_ms)
+            self._clock.restore(meta.now_ms, meta.term)
             self._membership.restore(meta.last[1], meta.config)
             self._restored(meta.last[1])
             self._note_size()

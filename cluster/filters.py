@@ -70,7 +70,7 @@ class Filters:
         if self._hint_term != message["term"]:
             self._hint, self._hint_term = None, message["term"]
         self._elections.heard_leader(peer, message["term"])
-        self._cluster_clock.observe(message["now_ms"])
+        self._cluster_clock.hear(message["now_ms"], message["term"])
         if "prevLogIdx" in message:
             return message
         return self._incoming_snapshot(peer, message)
@@ -128,7 +128,7 @@ class Filters:
         kind = message["type"]
         if kind == "append_entries":
             message["sent"] = self._clock.now()
-            message["now_ms"] = self._cluster_clock.advance(message["sent"], self._leadership.lease_valid())
+            message["now_ms"] = self._cluster_clock.said(message["sent"], self._leadership.lease_valid())
             if "serialized" in message:
                 message["snap_index"], message["snap_offset"] = self._compaction.position(peer)
         elif kind == "next_node_idx":

@@ -71,6 +71,8 @@ class Guards:
     """One vote a voter and term is counted."""
     clock_step: bool = True
     """A stall is not charged to the cluster clock."""
+    clock_term: bool = True
+    """What a leader said of the time is forgotten when a later one is known, unless it is in the log."""
     store_identity: bool = True
     """H9: a member that comes back without its data directory, or with an older copy of it, is ignored."""
     journal: JournalGuards = field(default_factory=JournalGuards)

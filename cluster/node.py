@@ -253,12 +253,12 @@ class ClusterNode:
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         if payload is None:
             if self.engine.is_leader and index == self.engine.noop_index:
-                self.cluster_clock.start(self.clock.now())
+                self.cluster_clock.start(self.clock.now(), term)
             self.proposer.applied(index, term, self.cluster_clock.applied_ms, ())
             return
         if payload[:1] in COMMAND_KINDS:
             stamp, commands = msgpack.unpackb(memoryview(payload)[1:], use_list=True)
-            now_ms = self.cluster_clock.apply(stamp)
+            now_ms = self.cluster_clock.apply(stamp, term)
             results = self.compaction.apply(index, now_ms, commands)
             if self.proposer.applied(index, term, now_ms, results):
                 # Whoever sent commands of it has clients that wait until it has applied them, too.

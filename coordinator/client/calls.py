@@ -34,7 +34,8 @@ MAX_PAUSE_S = 1.0
 PAUSES = 8
 """No pause is longer than this part of the time there is: what is nearly over must not be slept through."""
 ATTEMPT_S = 2.0
-"""How long one node may take to answer before another is asked: longer than an election by far."""
+"""How long one node may take to answer before another is asked: longer than an election by far. Each time that one
+took longer, the next may take twice as long: nodes that are all slow must not be hung up on again and again."""
 MIN_ATTEMPT_S = 0.5
 CONNECT_S = 1.0
 CONNECT_AT = 0.9
@@ -87,18 +88,21 @@ class _Request:
 
 class _Retry(Exception):
     """This attempt changed nothing, or its outcome is not known. `pause_s`: what the node asked for. `reached`: there
-    was somebody."""
+    was somebody. `silent`: who took longer than the attempt might."""
 
-    def __init__(self, why: str, *, unknown: bool, pause_s: float = 0.0, reached: bool = True) -> None:
+    def __init__(
+        self, why: str, *, unknown: bool, pause_s: float = 0.0, reached: bool = True, silent: bool = False
+    ) -> None:
         super().__init__(why)
-        self.unknown, self.pause_s, self.reached = unknown, pause_s, reached
+        self.unknown, self.pause_s, self.reached, self.silent = unknown, pause_s, reached, silent
 
 
 class _Asking:
     """The attempts of one call that may overlap. A node that sees its client hang up ends the wait of that request,
     unless it was asked for again before: so none is hung up on before the call is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, overlap: bool) -> None:
+        self.overlap = overlap
         self._attempts: list[asyncio.Task[Answer]] = []
 
     def begin(self, attempt: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
@@ -189,27 +193,27 @@ class Calls:
         what, limit_s = f"{method} {path}", self.timeout if timeout is None else timeout
         until = clock.now() + limit_s + waits
         # A node that is silent leaves time for the others: who is given little must not spend it all on the first.
-        attempt_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / len(self.endpoints))) + waits
+        attempt_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / len(self.endpoints)))
         mutates = method != "GET" and path not in POSTED_READS
         if mutates and content is None:
             body = {**(body or {}), "request_id": (request_id := request_id or new_request_id())}
         request = _Request(method, path, body, query, accepts, content, headers)
         least_s = min(LAST_ATTEMPT_S, LAST_ATTEMPT_AT * limit_s) if mutates else 0.0
         unknown, reached, pause_s, failure = False, False, FIRST_PAUSE_S, "no attempt was made"
-        async with _Asking() as asking:
+        async with _Asking(overlap=waits > 0) as asking:
             for attempt in range(1_000_000):
                 left, endpoint = until - clock.now(), self.current
                 if left <= (least_s if attempt else 0) or (attempt and not reached and left <= waits):
                     break  # it could not be answered any more, or nobody is there to wait at
                 try:
-                    return await self._try_at(endpoint, request, min(left, attempt_s), asking if waits else None)
+                    return await self._try_at(endpoint, request, min(left, attempt_s + waits), asking)
                 except Denied as refusal:
                     if not unknown or is_remembered(refusal):
                         raise
                     raise _unknown(what, f"{failure}; refused since: {refusal}", request_id) from refusal
                 except _Retry as retry:
                     failure, reached = str(retry), reached or retry.reached
-                    unknown = unknown or (retry.unknown and mutates)
+                    unknown, attempt_s = unknown or (retry.unknown and mutates), attempt_s * (1 + retry.silent)
                     if self.closed:
                         break
                     _log.debug("%s %s is tried again: %s", method, path, failure)
@@ -228,10 +232,10 @@ class Calls:
             return _unknown(what, said, request_id, code)
         return _closed() if self.closed else _untaken(what, failure, mutates=mutates)
 
-    async def _try_at(self, endpoint: str, request: _Request, limit_s: float, asking: _Asking | None) -> Answer:
-        """An attempt. With `asking` it may take long, at a node that is looked at meanwhile; left, it goes on until
+    async def _try_at(self, endpoint: str, request: _Request, limit_s: float, asking: _Asking) -> Answer:
+        """An attempt. One that may overlap may take long, at a node that is looked at meanwhile; left, it goes on until
         all is over."""
-        if asking is None:
+        if not asking.overlap:
             return await self._attempt(request, endpoint, limit_s)
         attempt = asking.begin(self._attempt(request, endpoint, limit_s))
         lost = asyncio.ensure_future(self._pulse.until_lost(endpoint))
@@ -280,8 +284,9 @@ class Calls:
             raise _Retry(f"{endpoint} cannot be reached ({why})", unknown=False, reached=False) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             self.members.unreached(endpoint)
-            reached = isinstance(error, TimeoutError) or clock.now() - sent >= HUNG_UP_S
-            raise _Retry(_unanswered(endpoint, error), unknown=True, reached=reached) from error
+            silent = isinstance(error, TimeoutError)
+            reached = silent or clock.now() - sent >= HUNG_UP_S
+            raise _Retry(_unanswered(endpoint, error), unknown=True, reached=reached, silent=silent) from error
         self.members.heard(endpoint, headers)
         content = _decoded(raw)
         if status < 400 and content is None and raw and "X-Holdfast-Revision" not in headers:

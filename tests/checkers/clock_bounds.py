@@ -1,7 +1,10 @@
-"""The cluster clock never goes back, never outruns the fastest allowed clock, and stands still in an outage.
+"""The cluster clock never goes back, never outruns the fastest allowed clock, and stands still in an outage (I4).
 
 It may run only while somebody holds the leader lease. So the time for which anybody held one, by the fastest clock
 the drift allows, bounds it from above. That it does run while a lease is held is not checked here.
+
+What is granted in an entry counts from its stamp. So between any two entries no more is stamped than passed between
+them, whoever stamps the second one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Sequence
 from cluster.node import ClusterNode
 from cluster.options import Timing
 from tests.checkers.violation import Violation
+
+ROUNDED_MS = 1.0
+"""Stamps are whole milliseconds."""
 
 
 class ClockBounds:
@@ -24,6 +30,10 @@ class ClockBounds:
         self._slack_ms = self._lease_ms + 50.0
         self.latest_ms = 0
         self._applied: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[tuple[int, int], tuple[float, float]] = {}
+        """When the leader of a term first had this stamp for an entry, and when last."""
+        self._entry = 0, 0, 0.0
+        """The newest that was applied: its index, its stamp, and when it had that at the earliest."""
 
     def sample(self, now: float, nodes: Sequence[ClusterNode]) -> None:
         """Call often; what happens between two samples is charged to whoever held the lease around them."""
@@ -49,3 +59,20 @@ class ClockBounds:
         if before is not None and before[0] == life and now_ms < before[1]:
             raise Violation("clock_bounds", f"on {name} the cluster clock went back from {before[1]} to {now_ms} ms")
         self._applied[name] = (life, now_ms)
+
+    def stamped(self, term: int, now_ms: int, now: float) -> None:
+        """What the leader of `term` enters now has this stamp."""
+        first, _ = self._stamps.get((term, now_ms), (now, now))
+        self._stamps[term, now_ms] = first, now
+
+    def entered(self, index: int, term: int, now_ms: int) -> None:
+        """An entry is about to be applied, on whatever node."""
+        before, before_ms, since = self._entry
+        if index <= before:
+            return
+        first, last = self._stamps[term, now_ms]
+        passed_ms = self._rate * (last - since) * 1000
+        if before and now_ms - before_ms > passed_ms + ROUNDED_MS:
+            told = f"entry {index} of term {term} is stamped {now_ms - before_ms} ms after entry {before}"
+            raise Violation("clock_bounds", f"{told}, and {passed_ms:.1f} ms passed at most")
+        self._entry = index, now_ms, first

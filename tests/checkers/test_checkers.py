@@ -185,6 +185,19 @@ def test_the_clock_runs_too_fast_or_through_an_outage() -> None:
         sampled(*((second / 10, second < 20, second * 100) for second in range(100)))
 
 
+def test_the_clock_leaps_between_two_entries() -> None:
+    checker = ClockBounds(Timing())
+    checker.stamped(1, 1000, 5.0)
+    checker.stamped(1, 1000, 5.2)
+    checker.entered(2, 1, 1000)
+    checker.stamped(2, 1200, 5.2)
+    checker.entered(3, 2, 1200)
+    checker.entered(3, 2, 1200)
+    checker.stamped(3, 1650, 5.3)
+    with pytest.raises(Violation, match=r"entry 4 of term 3 is stamped 450 ms after entry 3, and 101\.0 ms"):
+        checker.entered(4, 3, 1650)
+
+
 def test_the_clock_goes_back() -> None:
     checker = ClockBounds(Timing())
     checker.applied("n1", 1, 500)

@@ -48,7 +48,9 @@ class Table:
 
     def __init__(self, file: Path) -> None:
         self._connection = sqlite3.connect(file)
+        # All clients wait in one event loop for what this one does there: it must not wait for the disk of the nodes.
         self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.execute("PRAGMA journal_mode = MEMORY")
         self._connection.execute(
             "CREATE TABLE counters (name TEXT PRIMARY KEY, count INTEGER, last_fencing_token BIGINT NOT NULL DEFAULT 0)"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import io
 import math
 from collections.abc import AsyncIterator, Callable
@@ -20,12 +21,25 @@ FRAMES = 6
 
 
 @contextlib.asynccontextmanager
-async def told_of(count: Callable[[], int], what: str, cluster: Nodes, still_s: float = STILL_S) -> AsyncIterator[None]:
-    """Prints the nodes and all tasks when `count` has not grown for so long, each time."""
+async def told_of(
+    count: Callable[[], int], what: str, cluster: Nodes, still_s: float = STILL_S, stderr: int = 2
+) -> AsyncIterator[None]:
+    """Prints the nodes and all tasks when `count` has not grown for so long, each time; and what the event loop does
+    when it is that which stands, and nobody in it could tell."""
+    loop = asyncio.get_running_loop()
+
+    def turns() -> None:
+        nonlocal turning
+        faulthandler.dump_traceback_later(still_s, file=stderr)
+        turning = loop.call_later(still_s / 4, turns)
+
+    turning = loop.call_soon(turns)
     watching = asyncio.create_task(_watch(count, what, cluster, still_s), name="standstill")
     try:
         yield
     finally:
+        turning.cancel()
+        faulthandler.cancel_dump_traceback_later()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

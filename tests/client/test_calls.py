@@ -23,7 +23,7 @@ from coordinator.client import (
     client_context,
     clock,
 )
-from coordinator.client.calls import FIRST_PAUSE_S, LAST_ATTEMPT_AT, PAUSES, Answer, Calls, _Retry
+from coordinator.client.calls import FIRST_PAUSE_S, LAST_ATTEMPT_AT, PAUSES, Answer, Calls, _Request, _Retry
 from tests.client.running import run
 from tests.client.scripted import Asked, Reply, Scripted, ok, refused, scripted
 from tests.waiting import until
@@ -231,6 +231,32 @@ def test_a_call_ends_by_its_deadline(method: str, kind: type[Exception]) -> None
                 await client.call(method, "/thing", timeout=0.6)
             assert 0.55 < clock.now() - begun < 0.6 + SLACK_S
             assert len(node.asked) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("limit_s", "answers_after_s", "attempts"), [(4.0, 1.3, 1), (4.0, 1.4, 2), (30.0, 7.5, 3)])
+def test_nodes_that_are_all_slow_are_given_longer(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, answers_after_s: float, attempts: int
+) -> None:
+    """Else each attempt would be hung up on before its answer, however long the call may take."""
+    passed_s, tried = 0.0, list[str]()
+
+    class Slow(Calls):
+        async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
+            nonlocal passed_s
+            tried.append(endpoint)
+            passed_s += min(answers_after_s, limit_s)
+            if answers_after_s < limit_s:
+                return Answer(200, {}, 0, 0.0)
+            raise _Retry("it did not answer", unknown=True, silent=True)
+
+    async def scenario() -> None:
+        began = clock.now()
+        monkeypatch.setattr(clock, "now", lambda: began + passed_s)
+        calls = Slow([f"http://n{number}" for number in range(3)], namespace="default", timeout=limit_s)
+        await calls.call("POST", "/thing")
+        assert len(tried) == len(set(tried)) == attempts and passed_s < limit_s
 
     run(scenario)
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.clusterclock import ClusterClock
 from cluster.guards import ALL_ON, Guards
-from cluster.options import Limits
-from tests.hazards.schedule import Directed
+from cluster.options import Limits, Timing
+from tests.hazards.schedule import Directed, void, without
 
 
 def now_ms(world: Directed) -> int:
@@ -115,6 +116,54 @@ def test_a_leader_without_its_lease_does_not_move_it() -> None:
     held = leader.cluster_clock.advance(leader.clock.now(), leader.leadership.lease_valid())
     world.run(0.2)
     assert leader.cluster_clock.advance(leader.clock.now(), leader.leadership.lease_valid()) == held
+
+
+def taken_up_by_an_old_leader(guards: Guards) -> float:
+    """Milliseconds by which the clock outran time, when a leader that was cut off leads again after another one."""
+    world = Directed(8, guards=guards)
+    old = world.begin("n1")
+    world.run(1)
+    world.split({"n1"}, {"n2", "n3"})
+    world.run_until(lambda: not old.leadership.lease_valid(), 1)
+    world.elect("n2")
+    granted, began = now_ms(world), world.now
+    world.split()
+    world.reach(lambda: world.caught_up("n1"), 5)
+    world.call("n2", lambda: world.node("n2").transfer("n1", 5.0, void))
+    world.reach(lambda: old.leadership.ready, 5)
+    return now_ms(world) - granted - (world.now - began) * 1000
+
+
+def test_what_a_leader_charged_alone_is_forgotten_under_the_next_one() -> None:
+    assert taken_up_by_an_old_leader(ALL_ON) <= 0
+
+
+def test_without_the_guard_an_old_leader_takes_up_the_time_it_had_alone() -> None:
+    assert taken_up_by_an_old_leader(without("clock_term")) > 100
+
+
+def test_a_leader_tells_no_time_before_its_first_entry_is_applied() -> None:
+    """What it knows is of the leader before it, or of one before that: whoever hears it would take it for newer."""
+    clock = ClusterClock(Timing(), ALL_ON)
+    clock.hear(500, term=1)
+    assert clock.said(7.0, lease_valid=True) == 0
+    clock.hear(0, term=2)
+    assert clock.advance(7.0, lease_valid=False) == 500
+    clock.start(7.0, term=3)
+    assert clock.said(7.125, lease_valid=True) == 625
+
+
+def test_an_entry_of_a_later_term_makes_what_was_said_before_it_forgotten() -> None:
+    clock = ClusterClock(Timing(), ALL_ON)
+    clock.apply(100, term=1)
+    clock.hear(900, term=1)
+    assert clock.apply(120, term=1) == 120 and clock.advance(0.0, lease_valid=False) == 900
+    assert clock.apply(200, term=2) == 200 and clock.advance(0.0, lease_valid=False) == 200
+    clock.hear(300, term=2)
+    clock.restore(250, term=2)
+    assert clock.advance(0.0, lease_valid=False) == 300
+    clock.restore(260, term=3)
+    assert clock.advance(0.0, lease_valid=False) == 260
 
 
 def test_a_snapshot_brings_the_time_along() -> None:

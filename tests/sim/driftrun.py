@@ -70,6 +70,9 @@ class OnlyForward(ClockBounds):
     def sample(self, now: float, nodes: Sequence[ClusterNode]) -> None:
         pass
 
+    def entered(self, index: int, term: int, now_ms: int) -> None:
+        pass
+
 
 class CountedExpiry(NoEarlyExpiry):
     broken = 0

@@ -40,6 +40,8 @@ PEACE_S = 12.0
 """Once nothing goes wrong any more, for this long at most nothing may work."""
 _LOOK_EVERY_S = 0.02
 _COMPARE_LOGS_EVERY_S = 0.3
+_STAMP_BYTES = 16
+"""Of an entry: the stamp is in them, whatever follows."""
 EXCERPT = 60
 """Lines of the timeline before a failure."""
 BRIEF = frozenset(
@@ -191,6 +193,7 @@ class Run:
         world = self.world
         world.apply_watchers.append(self._on_apply)
         world.state_watchers.append(self._on_state)
+        world.stamp_watchers.append(self._on_stamp)
         world.down_watchers.append(self._on_down)
         world.watchers.append(self._on_event)
         world.start()
@@ -206,6 +209,11 @@ class Run:
     def _on_apply(self, site: Site, index: int, term: int, payload: bytes | None) -> None:
         self.log.applied(site.member.id, index, term, payload)
         self._applying = payload
+        if payload is not None and payload[:1] in COMMAND_KINDS:
+            self.clock.entered(index, term, _stamp_of(payload))
+
+    def _on_stamp(self, site: Site, term: int, now_ms: int) -> None:
+        self.clock.stamped(term, now_ms, self.world.now + site.clock.stalled)
 
     def _on_state(self, site: Site) -> None:
         self.clock.applied(site.member.id, site.life, site.machine.now_ms)
@@ -342,6 +350,14 @@ def _little_at_once(expiries: int) -> Iterator[None]:
 
     with patch.object(machine, "Budget", little):
         yield
+
+
+def _stamp_of(payload: bytes) -> int:
+    """The first of its parts: the commands behind it are not looked at."""
+    parts = msgpack.Unpacker()
+    parts.feed(payload[1 : 1 + _STAMP_BYTES])
+    parts.read_array_header()
+    return int(parts.unpack())
 
 
 def _line(now: float, who: str, kind: str, fields: object) -> str:

@@ -14,7 +14,9 @@ FOUND = (LEFT_MEANWHILE, SICK_TO_THE_END)
 """In the plans that all workloads shared once."""
 LEFT_TO_THE_NEXT_ENTRY = 46
 """In its own plan: an entry may end three things, frees a lock, and leaves the waiter that is gone and comes first."""
-SEEDS = (*range(10, 16), LEFT_TO_THE_NEXT_ENTRY)
+LEADS_AGAIN = 654
+"""A leader that was cut off leads again, after another one whose time was behind its own."""
+SEEDS = (*range(10, 16), LEFT_TO_THE_NEXT_ENTRY, LEADS_AGAIN)
 
 
 @pytest.mark.slow

@@ -124,6 +124,12 @@ class SimNode(ClusterNode):
         for watch in self._site.world.state_watchers:
             watch(self._site)
 
+    def _stamp(self) -> int:
+        now_ms = super()._stamp()
+        for watch in self._site.world.stamp_watchers:
+            watch(self._site, self.engine.term, now_ms)
+        return now_ms
+
     def _on_restored(self, index: int) -> None:
         super()._on_restored(index)
         self._site.world.installs += self._site.node is self
@@ -286,6 +292,8 @@ class World:
         """Called after every event in which somebody acted."""
         self.apply_watchers: list[Callable[[Site, int, int, bytes | None], None]] = []
         self.state_watchers: list[Callable[[Site], None]] = []
+        self.stamp_watchers: list[Callable[[Site, int, int], None]] = []
+        """Called with the term and the stamp of what a leader may enter now."""
         self.before_start: Callable[[Site], None] = lambda site: None
         """Called with a new machine, before its node is there."""
         self.before_work: Callable[[Site], None] = lambda site: None
