@@ -56,7 +56,7 @@ class ClusterClock:
 
     def _follow(self, term: int) -> None:
         if term > self._said_in and self._guards.clock_term:
-            self._said_in, self._known_ms = term, self.applied_ms
+            self._said_in, self._known_ms, self._measured_at = term, self.applied_ms, None
 
     def _reach(self, now_ms: int) -> None:
         self._known_ms = max(self._known_ms, now_ms)

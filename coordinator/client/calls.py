@@ -34,9 +34,10 @@ MAX_PAUSE_S = 1.0
 PAUSES = 8
 """No pause is longer than this part of the time there is: what is nearly over must not be slept through."""
 ATTEMPT_S = 2.0
-"""How long one node may take to answer before another is asked: longer than an election by far. Each time that one
-took longer, the next may take twice as long: nodes that are all slow must not be hung up on again and again."""
+"""How long one node may take to answer before another is asked: longer than an election by far."""
 MIN_ATTEMPT_S = 0.5
+REST = 2 / 3
+"""What is more than that leaves so much of the time at most, and the others the rest."""
 CONNECT_S = 1.0
 CONNECT_AT = 0.9
 """The part of an attempt that a connection may take to be made. Past it nothing was sent, and that is known."""
@@ -95,6 +96,22 @@ class _Retry(Exception):
     ) -> None:
         super().__init__(why)
         self.unknown, self.pause_s, self.reached, self.silent = unknown, pause_s, reached, silent
+
+
+class _Patience:
+    """How long an attempt may take: a node that is silent leaves time for the others, and who is given little must not
+    spend it all on the first. Each time that one was silent, the next may take twice as long: nodes that are all slow
+    must not be hung up on again and again."""
+
+    def __init__(self, limit_s: float, endpoints: int) -> None:
+        self._least_s = self._next_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / endpoints))
+
+    def of(self, left_s: float) -> float:
+        return max(self._least_s, min(self._next_s, REST * left_s))
+
+    def after(self, failed: _Retry) -> None:
+        if failed.silent:
+            self._next_s *= 2
 
 
 class _Asking:
@@ -192,8 +209,7 @@ class Calls:
         """
         what, limit_s = f"{method} {path}", self.timeout if timeout is None else timeout
         until = clock.now() + limit_s + waits
-        # A node that is silent leaves time for the others: who is given little must not spend it all on the first.
-        attempt_s = min(ATTEMPT_S, max(MIN_ATTEMPT_S, limit_s / len(self.endpoints)))
+        patience = _Patience(limit_s, len(self.endpoints))
         mutates = method != "GET" and path not in POSTED_READS
         if mutates and content is None:
             body = {**(body or {}), "request_id": (request_id := request_id or new_request_id())}
@@ -206,14 +222,15 @@ class Calls:
                 if left <= (least_s if attempt else 0) or (attempt and not reached and left <= waits):
                     break  # it could not be answered any more, or nobody is there to wait at
                 try:
-                    return await self._try_at(endpoint, request, min(left, attempt_s + waits), asking)
+                    return await self._try_at(endpoint, request, min(left, patience.of(left - waits) + waits), asking)
                 except Denied as refusal:
                     if not unknown or is_remembered(refusal):
                         raise
                     raise _unknown(what, f"{failure}; refused since: {refusal}", request_id) from refusal
                 except _Retry as retry:
                     failure, reached = str(retry), reached or retry.reached
-                    unknown, attempt_s = unknown or (retry.unknown and mutates), attempt_s * (1 + retry.silent)
+                    unknown = unknown or (retry.unknown and mutates)
+                    patience.after(retry)
                     if self.closed:
                         break
                     _log.debug("%s %s is tried again: %s", method, path, failure)

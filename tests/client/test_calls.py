@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -235,28 +236,45 @@ def test_a_call_ends_by_its_deadline(method: str, kind: type[Exception]) -> None
     run(scenario)
 
 
-@pytest.mark.parametrize(("limit_s", "answers_after_s", "attempts"), [(4.0, 1.3, 1), (4.0, 1.4, 2), (30.0, 7.5, 3)])
+class Slow(Calls):
+    """`answers_s`: how long each node takes to answer, by its number. Time is what attempts take."""
+
+    def __init__(self, answers_s: Sequence[float], limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__([f"http://{number}" for number in range(len(answers_s))], namespace="default", timeout=limit_s)
+        self.members.turn_to("http://0")
+        self._answers_s, self.passed_s, began = answers_s, 0.0, clock.now()
+        self.tried: list[int] = []
+        monkeypatch.setattr(clock, "now", lambda: began + self.passed_s)
+
+    async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
+        self.tried.append(int(endpoint.removeprefix("http://")))
+        answers_s = self._answers_s[self.tried[-1]]
+        self.passed_s += min(answers_s, limit_s)
+        if answers_s < limit_s:
+            return Answer(200, {}, 0, 0.0)
+        raise _Retry("it did not answer", unknown=True, silent=True)
+
+
+@pytest.mark.parametrize(("limit_s", "answers_s", "attempts"), [(4.0, 1.3, 1), (4.0, 1.4, 2), (30.0, 7.5, 3)])
 def test_nodes_that_are_all_slow_are_given_longer(
-    monkeypatch: pytest.MonkeyPatch, limit_s: float, answers_after_s: float, attempts: int
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, answers_s: float, attempts: int
 ) -> None:
     """Else each attempt would be hung up on before its answer, however long the call may take."""
-    passed_s, tried = 0.0, list[str]()
-
-    class Slow(Calls):
-        async def _attempt(self, request: _Request, endpoint: str, limit_s: float) -> Answer:
-            nonlocal passed_s
-            tried.append(endpoint)
-            passed_s += min(answers_after_s, limit_s)
-            if answers_after_s < limit_s:
-                return Answer(200, {}, 0, 0.0)
-            raise _Retry("it did not answer", unknown=True, silent=True)
 
     async def scenario() -> None:
-        began = clock.now()
-        monkeypatch.setattr(clock, "now", lambda: began + passed_s)
-        calls = Slow([f"http://n{number}" for number in range(3)], namespace="default", timeout=limit_s)
+        calls = Slow([answers_s] * 3, limit_s, monkeypatch)
         await calls.call("POST", "/thing")
-        assert len(tried) == len(set(tried)) == attempts and passed_s < limit_s
+        assert calls.tried == list(range(attempts)) and calls.passed_s < limit_s
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("limit_s", [2.0, 4.0, 5.0, 6.0, 10.0, 30.0])
+def test_who_is_given_longer_leaves_time_for_the_last(monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
+    async def scenario() -> None:
+        calls = Slow([math.inf, math.inf, 0.1], limit_s, monkeypatch)
+        await calls.call("POST", "/thing")
+        assert calls.tried == [0, 1, 2] and calls.passed_s < limit_s
 
     run(scenario)
 

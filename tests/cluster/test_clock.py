@@ -153,6 +153,14 @@ def test_a_leader_tells_no_time_before_its_first_entry_is_applied() -> None:
     assert clock.said(7.125, lease_valid=True) == 625
 
 
+def test_the_clock_of_a_leader_stops_when_it_hears_the_next_one() -> None:
+    clock = ClusterClock(Timing(), ALL_ON)
+    clock.start(7.0, term=1)
+    assert clock.said(7.25, lease_valid=True) == 250
+    clock.hear(10, term=2)
+    assert not clock.running and clock.advance(7.5, lease_valid=True) == 10
+
+
 def test_an_entry_of_a_later_term_makes_what_was_said_before_it_forgotten() -> None:
     clock = ClusterClock(Timing(), ALL_ON)
     clock.apply(100, term=1)

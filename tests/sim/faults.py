@@ -300,7 +300,7 @@ class Faults:
     def _do_clock_rate(self, fault: Fault) -> bool:
         sites = self._sites(fault)
         for site in sites:
-            site.clock.set_rate(1 + self._world.timing.drift * (2 * fault.dice[1] - 1))
+            site.clock.set_rate(1 + self._world.timing.drift * (2 * fault.dice[1] - 1), site.sits_until)
         return bool(sites)
 
     # --- disks -------------------------------------------------------------------------------------------------

@@ -45,9 +45,9 @@ class SimClock:
         self.stalled = 0.0
         """Seconds that the step under way has waited for its disk: for this node they have passed already."""
 
-    def set_rate(self, rate: float) -> None:
-        """Run at another rate from now on, without a step."""
-        self.offset += self._world.now * (self.rate - rate)
+    def set_rate(self, rate: float, at: float = 0.0) -> None:
+        """Run at another rate from now on, without a step. `at`: up to then its node has read it, if that is later."""
+        self.offset += max(self._world.now, at) * (self.rate - rate)
         self.rate = rate
 
     def now(self) -> float:
