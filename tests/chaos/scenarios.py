@@ -236,6 +236,7 @@ def shrink_to_three(containers: Containers) -> str:
 
 def removed_member_campaigns(containers: Containers, stray: str) -> str:
     """By its own disk it is a member, and nobody leads. The others must not care: neither leader nor term moves."""
+    wait_past_lease(containers, containers.nodes)  # the leader tells who was just removed of it
     led, since = containers.wait_for_leader(containers.nodes), clock.now()
     containers.start(stray)
     containers.strays = [stray]

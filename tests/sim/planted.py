@@ -408,7 +408,7 @@ PLANTED = (
     _plant("never sweep", "locks", "expired_goes progress", _never_sweep),
     _plant("sweep a second and a half late", "locks", "expired_goes", _sweep_late, 1),
     _plant("a body that is not cancelled", "sdk", "one_body", _let_bodies_go_on, 9),
-    _plant("a new request id for each attempt", "sdk", "one_effect linearizable", _new_id_each_attempt),
+    _plant("a new request id for each attempt", "sdk", "one_effect linearizable", _new_id_each_attempt, 6),
     _plant("a watch that goes on from now", "sdk", "every_event progress", _watch_on_from_now, 6),
-    _plant("raise the level without the others", "upgrade", "stays_up", _raise_the_level_alone, 2),
+    _plant("raise the level without the others", "upgrade", "stays_up", _raise_the_level_alone, 6),
 )
